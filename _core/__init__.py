@@ -1,0 +1,1 @@
+"""Compiled core: allocator, scheduler passes, timing, driver machine, event records."""

@@ -1,0 +1,142 @@
+"""Ordered event records, in columns a consumer can read without Python objects.
+
+Decides: how records and their payload words are kept. Never decides what happened or when.
+A record that carries a payload has `c` = offset into `words` and `d` = number of words, except
+EV_TERMINAL, whose `d` is the offset of two words (or -1).
+"""
+cimport cython
+from libc.math cimport NAN
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy
+
+import numpy as np
+
+FPM_FIELDS = (
+    "wall_time", "num_prefill_requests", "sum_prefill_tokens", "var_prefill_length", "sum_prefill_kv_tokens",
+    "num_decode_requests", "sum_decode_kv_tokens", "var_decode_kv_tokens",
+    "num_queued_prefill", "sum_queued_prefill_tokens", "var_queued_prefill_length",
+    "num_queued_decode", "sum_queued_decode_kv_tokens", "var_queued_decode_kv_tokens",
+)
+
+RECORD_DTYPE = np.dtype([
+    ("t_ms", "f8"), ("x", "f8"), ("a", "i8"), ("b", "i8"), ("c", "i8"), ("d", "i8"), ("e", "i8"),
+    ("kind", "i4"), ("worker", "i4"), ("rank", "i4"), ("request", "i4"),
+])
+
+KIND_NAMES = (
+    "arrival", "command", "gauges", "pass_start", "rank_start", "admission", "prefill", "preemption",
+    "pass_start_close", "pass_end", "rank_end", "fpm", "first_token", "second_token", "resumed", "tokens",
+    "terminal", "kv_stored", "kv_removed", "pass_end_close", "internal_work", "cut",
+)
+
+
+@cython.final
+cdef class EventBuffer:
+    def __dealloc__(self):
+        free(self.records)
+        free(self.words)
+
+    def __len__(self):
+        return self.count
+
+    cdef Event* emplace(self, int32_t kind, double t_ms, int32_t worker, int32_t rank, int32_t request) except NULL nogil:
+        """Append one zeroed record and return it; the pointer holds until the next append."""
+        cdef Event* grown
+        cdef Event* event
+        if self.count == self.capacity:
+            grown = <Event*>realloc(self.records, max(1024, self.capacity * 2) * sizeof(Event))
+            if grown is NULL:
+                with gil:
+                    raise MemoryError(f"{self.capacity * 2} event records")
+            self.records = grown
+            self.capacity = max(1024, self.capacity * 2)
+        event = &self.records[self.count]
+        self.count += 1
+        event.t_ms = t_ms
+        event.x = NAN
+        event.a = event.b = event.c = event.d = event.e = 0
+        event.kind = kind
+        event.worker = worker
+        event.rank = rank
+        event.request = request
+        return event
+
+    cdef int64_t* emplace_words(self, Event* owner, Py_ssize_t n) except NULL nogil:
+        """Reserve `n` payload words for `owner` (its c and d are set) and return the first."""
+        cdef int64_t* grown
+        cdef Py_ssize_t wanted = self.word_capacity
+        if self.words is NULL or self.num_words + n > self.word_capacity:
+            wanted = max(1024, max(self.word_capacity * 2, self.num_words + n))
+            grown = <int64_t*>realloc(self.words, wanted * sizeof(int64_t))
+            if grown is NULL:
+                with gil:
+                    raise MemoryError(f"{wanted} event payload words")
+            self.words = grown
+            self.word_capacity = wanted
+        owner.c = self.num_words
+        owner.d = n
+        self.num_words += n
+        return &self.words[owner.c]
+
+    cdef int extend(self, EventBuffer other, double t_ms) except -1 nogil:
+        """Append all records of `other`, stamped `t_ms`, with their payloads."""
+        cdef Py_ssize_t i
+        cdef Event* source
+        cdef Event* event
+        cdef int64_t* words
+        for i in range(other.count):
+            source = &other.records[i]
+            event = self.emplace(source.kind, t_ms, source.worker, source.rank, source.request)
+            event.x, event.a, event.b = source.x, source.a, source.b
+            event.c, event.d, event.e = source.c, source.d, source.e
+            if source.kind in (EV_PREEMPTION, EV_FPM, EV_KV_STORED, EV_KV_REMOVED):
+                words = self.emplace_words(event, source.d)
+                memcpy(words, &other.words[source.c], source.d * sizeof(int64_t))
+            elif source.kind == EV_TERMINAL and source.d >= 0:
+                words = self.emplace_words(event, 2)
+                memcpy(words, &other.words[source.d], 2 * sizeof(int64_t))
+                event.d = event.c
+                event.c = source.c
+        return 0
+
+    cdef void reset(self) noexcept nogil:
+        self.count = 0
+        self.num_words = 0
+
+    def clear(self):
+        """Forget all records; memory is kept for the next ones."""
+        self.reset()
+
+    def records_array(self):
+        """Copy of the records.
+
+        Returns:
+            (num_records,) structured array of RECORD_DTYPE; times in ms.
+        """
+        if self.count == 0:
+            return np.empty(0, RECORD_DTYPE)
+        return np.frombuffer((<char*>self.records)[:self.count * sizeof(Event)], RECORD_DTYPE).copy()
+
+    def words_array(self):
+        """Copy of the payload words, (num_words,) int64."""
+        if self.num_words == 0:
+            return np.empty(0, np.int64)
+        return np.frombuffer((<char*>self.words)[:self.num_words * sizeof(int64_t)], np.int64).copy()
+
+    def append_record(self, int32_t kind, double t_ms, int32_t worker=0, int32_t rank=-1, int32_t request=-1, *,
+                      int64_t a=0, int64_t b=0, int64_t c=0, int64_t d=0, int64_t e=0, double x=NAN, words=None):
+        """Append one record from Python (consumers' tests and the realtime shell).
+
+        `words` (sequence of int64) becomes the payload: c, d are set, or d alone for a terminal record.
+        """
+        cdef Event* event = self.emplace(kind, t_ms, worker, rank, request)
+        cdef int64_t* payload
+        cdef Py_ssize_t i
+        event.a, event.b, event.c, event.d, event.e, event.x = a, b, c, d, e, x
+        if words is not None:
+            payload = self.emplace_words(event, len(words))
+            for i in range(len(words)):
+                payload[i] = words[i]
+            if kind == EV_TERMINAL:
+                event.d = event.c
+                event.c = c

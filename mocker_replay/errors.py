@@ -1,0 +1,82 @@
+"""One exception tree; each class knows the exit code of the command line.
+
+Exit codes: 0 as expected, 1 golden or threshold differs, 2 bad usage, configuration or trace,
+3 engine stuck or invariant broken, 4 some requests failed, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class ExitCode(enum.IntEnum):
+    """What the process answers its caller."""
+
+    OK = 0
+    DIFFERS = 1
+    USAGE = 2
+    INVARIANT = 3
+    REQUESTS_FAILED = 4
+    INTERRUPTED = 130
+
+
+class MockerReplayError(Exception):
+    """Root of all errors this program raises on purpose."""
+
+    exit_code = ExitCode.INVARIANT
+
+
+class UsageError(MockerReplayError):
+    """An option or a combination of options that is refused."""
+
+    exit_code = ExitCode.USAGE
+
+
+class ConfigError(UsageError):
+    """An engine configuration that is refused; the message names the key path."""
+
+
+class OutputError(MockerReplayError):
+    """An output cannot be written: full disk, missing rights, closed pipe."""
+
+    exit_code = ExitCode.USAGE
+
+
+class InvariantError(MockerReplayError):
+    """The machine stands still or broke one of its own rules; a bug, or a hopeless configuration."""
+
+
+class ReplayInterrupted(MockerReplayError):
+    """The user interrupted the run; partial results were kept."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong in one input."""
+
+    file: str
+    line: int  # 1-based; 0 when the whole file is meant
+    field: str  # "" when the whole line is meant
+    value: str  # the offending text, shortened; "" when absent
+    rule: str  # what must hold, in words
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}" if self.line else self.file
+        what = f"{self.field}: " if self.field else ""
+        got = f" (got {self.value})" if self.value else ""
+        return f"{where}: {what}{self.rule}{got}"
+
+
+class TraceError(MockerReplayError):
+    """A trace with one or more faults, all of them listed."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, faults: Sequence[Fault], omitted: int = 0) -> None:
+        self.faults = tuple(faults)
+        self.omitted = omitted  # faults beyond the listing limit
+        super().__init__("\n".join(str(fault) for fault in self.faults))
