@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 
 class ExitCode(enum.IntEnum):
@@ -22,6 +23,23 @@ class ExitCode(enum.IntEnum):
     INTERRUPTED = 130
 
 
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong in one input."""
+
+    file: str
+    line: int  # 1-based; 0 when the whole file is meant
+    field: str  # "" when the whole line is meant
+    value: str  # the offending text, shortened; "" when absent
+    rule: str  # what must hold, in words
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}" if self.line else self.file
+        what = f"{self.field}: " if self.field else ""
+        got = f" (got {self.value})" if self.value else ""
+        return f"{where}: {what}{self.rule}{got}"
+
+
 class MockerReplayError(Exception):
     """Root of all errors this program raises on purpose."""
 
@@ -29,13 +47,17 @@ class MockerReplayError(Exception):
 
 
 class UsageError(MockerReplayError):
-    """An option or a combination of options that is refused."""
+    """An option or a combination of options that is refused. Of several faults the first is the headline."""
 
     exit_code = ExitCode.USAGE
+    faults: tuple[Fault, ...] = ()
 
-
-class ConfigError(UsageError):
-    """An engine configuration that is refused; the message names the key path."""
+    @classmethod
+    def of(cls, faults: Sequence[Fault]) -> Self:
+        """One error for all faults found."""
+        error = cls("\n".join(str(fault) for fault in faults))
+        error.faults = tuple(faults)
+        return error
 
 
 class OutputError(MockerReplayError):
@@ -54,21 +76,8 @@ class ReplayInterrupted(MockerReplayError):
     exit_code = ExitCode.INTERRUPTED
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One thing wrong in one input."""
-
-    file: str
-    line: int  # 1-based; 0 when the whole file is meant
-    field: str  # "" when the whole line is meant
-    value: str  # the offending text, shortened; "" when absent
-    rule: str  # what must hold, in words
-
-    def __str__(self) -> str:
-        where = f"{self.file}:{self.line}" if self.line else self.file
-        what = f"{self.field}: " if self.field else ""
-        got = f" (got {self.value})" if self.value else ""
-        return f"{where}: {what}{self.rule}{got}"
+class ConfigError(UsageError):
+    """An engine configuration that is refused; the message names the key path."""
 
 
 class TraceError(MockerReplayError):
