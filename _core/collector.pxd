@@ -13,9 +13,9 @@ cdef struct Interval:
     int64_t output_tokens     # of the completions
     int64_t ttft_count
     int64_t mean_gap_count    # completions with at least two tokens
-    int64_t decode_tokens     # tokens that decode passes emitted
-    int64_t decode_forwards   # (request, decode pass) pairs
-    int64_t preemptions
+    int64_t decode_tokens     # tokens accepted in decode passes, those beyond the requested length included
+    int64_t decode_forwards   # (request, decode pass) pairs; the pass of a first token is no decode pass
+    int64_t preemptions       # published by a gauges record
     double ttft_sum_ms
     double mean_gap_sum_ms
 
@@ -60,7 +60,8 @@ cdef class Collector:
     cdef int8_t* _status                    # -1 not arrived, -2 arrived and not terminal, else TerminalStatus
     cdef int8_t* _reason                    # TerminalReason, -1 none
 
-    cdef int64_t* _gauges                   # (num_workers * dp_size, 4): active, inactive blocks, running, waiting; owned
+    cdef int64_t* _gauges                   # (num_workers * dp_size, 5), owned: active, inactive blocks, running,
+                                            # waiting, preemptions not published yet
     cdef GapPool _gap_pool
     cdef Py_ssize_t _num_readmissions
     cdef Py_ssize_t _readmission_capacity
@@ -75,6 +76,9 @@ cdef class Collector:
     cdef int32_t _rank_of(self, const Event* event) except -1 nogil
     cdef int _arrive(self, const Event* event) except -1 nogil
     cdef int _admit(self, const Event* event) except -1 nogil
+    cdef int _publish_gauges(self, const Event* event) except -1 nogil
+    cdef int _begin_output(self, const Event* event) except -1 nogil
+    cdef void _count_decode(self, int64_t tokens, int64_t forwards) noexcept nogil
     cdef int _end_rank_pass(self, const Event* event) except -1 nogil
     cdef int _end_request(self, const Event* event, const int64_t* words) except -1 nogil
     cdef int _cut(self, const Event* event) except -1 nogil

@@ -30,8 +30,9 @@ cdef enum:
     NOT_ARRIVED = -1
     NOT_TERMINAL = -2
     NUM_GAUGES = 4
+    RANK_WORDS = 5   # gauges, then preemptions not published yet
 
-# name -> (dtype, fill); public columns first.
+# name -> (dtype, fill)
 COLUMN_TYPES = {
     "arrival_ms": ("f8", NAN),
     "first_admit_ms": ("f8", NAN),
@@ -67,7 +68,7 @@ cdef class Collector:
             raise ValueError(f"a collector needs workers and ranks, got {num_workers} and {dp_size}")
         self.num_workers = num_workers
         self.dp_size = dp_size
-        self._gauges = <int64_t*>calloc(num_workers * dp_size * NUM_GAUGES, sizeof(int64_t))
+        self._gauges = <int64_t*>calloc(num_workers * dp_size * RANK_WORDS, sizeof(int64_t))
         if self._gauges is NULL:
             raise MemoryError(f"gauges of {num_workers * dp_size} ranks")
         self._gap_pool = GapPool(num_workers * dp_size)
@@ -90,22 +91,19 @@ cdef class Collector:
     cdef int take(self, const Event* records, Py_ssize_t num_records, const int64_t* words) except -1 nogil:
         """Take records in order; `words` are their payloads."""
         cdef Py_ssize_t i
-        cdef int64_t* gauges
         cdef const Event* event
         for i in range(num_records):
             event = &records[i]
             if event.kind == EV_RANK_END:
                 self._end_rank_pass(event)
             elif event.kind == EV_FIRST_TOKEN:
-                self._first_token_ms[self._row_of(event)] = event.t_ms
-                self._gap_pool.begin(event.request, self._rank_of(event))
+                self._begin_output(event)
             elif event.kind == EV_SECOND_TOKEN:
                 self._second_token_ms[self._row_of(event)] = event.t_ms
             elif event.kind == EV_RESUMED:
                 self._gap_pool.resume(self._row_of(event), self._rank_of(event), event.t_ms, event.x)
             elif event.kind == EV_GAUGES:
-                gauges = &self._gauges[self._rank_of(event) * NUM_GAUGES]
-                gauges[0], gauges[1], gauges[2], gauges[3] = event.a, event.b, event.c, event.d
+                self._publish_gauges(event)
             elif event.kind == EV_ARRIVAL:
                 self._arrive(event)
             elif event.kind == EV_ADMISSION:
@@ -113,7 +111,7 @@ cdef class Collector:
             elif event.kind == EV_PREEMPTION:
                 self._num_preemptions[self._row_of(event)] += 1
                 self._totals.preemptions += 1
-                self._interval.preemptions += 1
+                self._gauges[self._rank_of(event) * RANK_WORDS + NUM_GAUGES] += 1
             elif event.kind == EV_TERMINAL:
                 self._end_request(event, words)
             elif event.kind == EV_PASS_END:
@@ -175,17 +173,33 @@ cdef class Collector:
         self._reused_tokens_max[row] = max(self._reused_tokens_max[row], event.a)
         return 0
 
+    cdef int _publish_gauges(self, const Event* event) except -1 nogil:
+        """The scheduler's published state; a preemption counts for telemetry from here on, not before."""
+        cdef int64_t* gauges = &self._gauges[self._rank_of(event) * RANK_WORDS]
+        gauges[0], gauges[1], gauges[2], gauges[3] = event.a, event.b, event.c, event.d
+        self._interval.preemptions += gauges[NUM_GAUGES]
+        gauges[NUM_GAUGES] = 0
+        return 0
+
+    cdef int _begin_output(self, const Event* event) except -1 nogil:
+        """A first token; its pass is no decode pass for this request, whatever it emitted there."""
+        self._first_token_ms[self._row_of(event)] = event.t_ms
+        self._count_decode(-max(1, event.a), -1)
+        return self._gap_pool.begin(event.request, self._rank_of(event))
+
+    cdef void _count_decode(self, int64_t tokens, int64_t forwards) noexcept nogil:
+        self._totals.decode_tokens += tokens
+        self._totals.decode_forwards += forwards
+        self._interval.decode_tokens += tokens
+        self._interval.decode_forwards += forwards
+
     cdef int _end_rank_pass(self, const Event* event) except -1 nogil:
-        # Beyond one token per emitting request there are only burst tokens, at no distance from their predecessors.
-        cdef int64_t burst_tokens = event.a - event.c
         self._totals.rank_passes += 1
         self._totals.tokens += event.a
         self._totals.prefill_tokens += event.d
-        self._totals.decode_tokens += event.e + burst_tokens
-        self._totals.decode_forwards += event.e
-        self._interval.decode_tokens += event.e + burst_tokens
-        self._interval.decode_forwards += event.e
-        return self._gap_pool.count_pass(self._rank_of(event), event.t_ms, event.x, event.b, burst_tokens)
+        self._count_decode(event.a, event.c)
+        # Beyond one token per emitting request there are only burst tokens, at no distance from their predecessors.
+        return self._gap_pool.count_pass(self._rank_of(event), event.t_ms, event.x, event.b, event.a - event.c)
 
     cdef int _end_request(self, const Event* event, const int64_t* words) except -1 nogil:
         cdef Py_ssize_t row = self._row_of(event)
@@ -193,6 +207,7 @@ cdef class Collector:
         self._output_tokens[row] = event.b
         self._last_token_ms[row] = event.x
         self._reason[row] = <int8_t>event.c
+        self._count_decode(event.e, 0)
         if event.d >= 0 and words is not NULL:
             self._needed[row] = words[event.d]
             self._available[row] = words[event.d + 1]
@@ -292,8 +307,8 @@ cdef class Collector:
 
     def gauges(self):
         """Latest scheduler gauges, (num_workers * dp_size, 4) int64: active blocks, inactive blocks, running, waiting."""
-        cdef Py_ssize_t size = self.num_workers * self.dp_size * NUM_GAUGES
-        return np.array(<int64_t[:size]>self._gauges).reshape(-1, NUM_GAUGES)
+        cdef Py_ssize_t size = self.num_workers * self.dp_size * RANK_WORDS
+        return np.array(<int64_t[:size]>self._gauges).reshape(-1, RANK_WORDS)[:, :NUM_GAUGES]
 
     def totals(self):
         """Counters of the whole run, name -> int."""

@@ -36,8 +36,9 @@ class Script:
         self.previous_ms[worker, rank] = t_ms
 
     def end(self, request: int, t_ms: float, output: int, status: int = COMPLETED, last_ms: float = math.nan,
-            reason: int = 0, words: list[int] | None = None) -> None:
-        self.put("terminal", t_ms, rank=0, request=request, a=status, b=output, c=reason, d=-1, x=last_ms, words=words)
+            reason: int = 0, words: list[int] | None = None, accepted_beyond: int = 0) -> None:
+        self.put("terminal", t_ms, rank=0, request=request, a=status, b=output, c=reason, d=-1, e=accepted_beyond,
+                 x=last_ms, words=words)
 
     def collect(self, num_workers: int = 1, dp_size: int = 1) -> Collector:
         collector = Collector(num_workers, dp_size)
@@ -151,14 +152,15 @@ def test_burst_tokens_are_gaps_of_zero(status: int, expected: list[tuple[float, 
     script = Script()
     script.arrive(0, tokens=(8, 7))
     script.rank_end(11.0, 1, 0, tokens=4, batch=1)
-    script.put("first_token", 11.0, rank=0, request=0)
+    script.put("first_token", 11.0, rank=0, request=0, a=4)
     script.put("second_token", 11.0, rank=0, request=0)
     script.rank_end(12.0, 1, 1, tokens=3, batch=1)
-    script.end(0, 12.0, 7, status, last_ms=12.0)
+    script.end(0, 12.0, 7, status, last_ms=12.0, accepted_beyond=1)
     collector = script.collect()
     assert pooled(collector) == expected
     interval = collector.take_interval()
-    assert (interval["decode_tokens"], interval["decode_forwards"]) == (7, 2)
+    # The first pass is no decode pass; the second accepted four tokens and needed three.
+    assert (interval["decode_tokens"], interval["decode_forwards"]) == (4, 1)
 
 
 def test_a_cut_request_keeps_its_figures_but_not_its_gaps() -> None:
@@ -215,6 +217,19 @@ def test_gauges_are_the_newest_of_each_rank() -> None:
     script.put("gauges", 0.0, worker=0, rank=1, a=1, b=2, c=3, d=4)
     script.put("gauges", 1.0, worker=0, rank=1, a=5, b=6, c=7, d=8, e=1)
     assert script.collect(dp_size=2).gauges().tolist() == [[0, 0, 0, 0], [5, 6, 7, 8]]
+
+
+def test_a_preemption_counts_for_telemetry_when_gauges_are_published() -> None:
+    script = Script()
+    script.arrive(0)
+    script.put("preemption", 3.0, rank=0, request=0, words=[0] * 7)
+    collector = script.collect()
+    assert collector.totals()["preemptions"] == 1
+    assert collector.take_interval()["preemptions"] == 0
+    later = Script()
+    later.put("gauges", 4.0, rank=0)
+    collector.consume(later.buffer)
+    assert collector.take_interval()["preemptions"] == 1
 
 
 def test_an_interval_is_taken_once() -> None:
