@@ -6,7 +6,6 @@ Decides how many are listed and how a value is shown. Never decides what a fault
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Final
 
 from mocker_replay.errors import Fault, TraceError
@@ -32,15 +31,6 @@ class FaultList:
             self.listed.append(Fault(self.file, line, field, shown(value), rule))
         else:
             self.omitted += 1
-
-    def extend(self, others: FaultList) -> None:
-        """Take over what another list has collected about the same file."""
-        for fault in others.listed:
-            if len(self.listed) < MAX_LISTED:
-                self.listed.append(replace(fault, file=self.file))
-            else:
-                self.omitted += 1
-        self.omitted += others.omitted
 
     def error(self) -> TraceError:
         """All of them as one exception, ordered by line."""

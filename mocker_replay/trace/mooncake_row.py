@@ -117,14 +117,28 @@ def _read_invalid(
         pairs = _exact_pairs(text)
     except (ValueError, RecursionError):
         pairs = None
-    if type(pairs) is tuple:
-        trial = FaultList("")
-        checked = _checked(pairs, line, rules, trial)
-        if trial:
-            faults.extend(trial)
-            return checked
-    _add_syntax_fault(text, line, exc, faults)
-    return None
+    if type(pairs) is not tuple:
+        _add_syntax_fault(text, line, exc, faults)
+        return None
+    checked = _checked(pairs, line, rules, faults)
+    if not any(_is_culprit(value) for key, value in pairs if key in CANONICAL):
+        _add_syntax_fault(text, line, exc, faults)
+    return checked
+
+
+def _is_culprit(value: object) -> bool:
+    """True for what only the strict parser refuses, and what the field checks name."""
+    if isinstance(value, list):
+        return any(isinstance(inner, _Unreadable) for inner in value)
+    return isinstance(value, _Unreadable) or (type(value) is str and not _is_unicode(value))
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a surrogate pair
+        return False
+    return True
 
 
 def _is_blank(text: bytes) -> bool:
@@ -210,17 +224,17 @@ def _is_legal(name: str, key: str, value: Any, line: int, faults: FaultList) -> 
             return True
         faults.add(line, key, "must be a finite number", value)
     else:
-        if type(value) is str:
+        if type(value) is str and _is_unicode(value):
             return True
-        faults.add(line, key, "must be a string", value)
+        faults.add(line, key, "must be a string" if type(value) is not str else "must be valid Unicode", value)
     return False
 
 
 def _are_ids(key: str, values: list[Any], high: int, line: int, faults: FaultList) -> bool:
     for at, value in enumerate(values):
         if type(value) is not int or not 0 <= value <= high:
-            shown = "null" if value is None else value
-            faults.add(line, f"{key}[{at}]", f"must be an integer from 0 to {high}", shown)
+            given = b"null" if value is None else value
+            faults.add(line, f"{key}[{at}]", f"must be an integer from 0 to {high}", given)
             return False
     return True
 

@@ -201,7 +201,7 @@ class SessionTable:
                 value = self._as_given(float(placed.timestamp_ms[at]))
                 self._faults.add(int(columns.lines[at]), "timestamp", "must not be negative in a closed loop", value)
         if self.is_sorted:
-            falls = np.flatnonzero(np.diff(firsts, prepend=self._latest_first_ms) < 0.0)
+            falls = np.flatnonzero(firsts < np.concatenate(([self._latest_first_ms], firsts[:-1])))
             if len(falls):
                 self.is_sorted = False
                 self.first_unsorted_line = int(columns.lines[is_first][falls[0]])

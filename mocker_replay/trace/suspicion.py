@@ -69,23 +69,28 @@ def warnings_about(tally: Tally, sessions: SessionTable, rules: MooncakeRules) -
         found += _about_time(tally, sessions, rules)
     if sessions.num_filled:
         stand_in = "0" if rules.missing_timestamps == "zero" else "that of the row above"
-        found.append(f"{sessions.num_filled} rows without a timestamp were given {stand_in}")
+        found.append(f"{_rows(sessions.num_filled)} without a timestamp were given {stand_in}")
     if rules.timestamp_unit != "ms" and sessions.has_delays:
         found.append(f"delays are read as ms, though timestamps are read as {rules.timestamp_unit}")
     if tally.num_surplus_rows:
         found.append(
-            f"{tally.num_surplus_rows} rows hold more hash_ids than their prompt has blocks of "
+            f"{_rows(tally.num_surplus_rows)} with more hash_ids than their prompt has blocks of "
             f"{rules.trace_block_size} tokens (first at line {tally.first_surplus_line}); the surplus is ignored"
         )
     if tally.num_private_rows:
         found.append(
-            f"{tally.num_private_ids} prompt blocks of {tally.num_private_rows} rows have no hash id and share nothing"
+            f"{_rows(tally.num_private_rows)} with {tally.num_private_ids} prompt blocks that have no hash id; "
+            "these share nothing"
         )
     if tally.unknown_fields:
         names = sorted(tally.unknown_fields)
         more = f" and {len(names) - MAX_NAMED_FIELDS} more" if len(names) > MAX_NAMED_FIELDS else ""
         found.append(f"fields that mean nothing here were ignored: {', '.join(names[:MAX_NAMED_FIELDS])}{more}")
     return found
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count} rows"
 
 
 def _about_time(tally: Tally, sessions: SessionTable, rules: MooncakeRules) -> list[str]:
