@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 
@@ -100,7 +101,7 @@ def test_pool_equals_a_model_with_every_token(
     for script in scripts:
         for request, times in script.tokens.items():
             if script.ended.get(request) == COMPLETED:
-                expected.update(b - a for a, b in zip(times, times[1:], strict=False))
+                expected.update(b - a for a, b in itertools.pairwise(times))
             assert columns["output_tokens"][request] == len(times)
             assert columns["status"][request] == script.ended.get(request, -2)
             for name, index in (("first_token_ms", 0), ("second_token_ms", 1)):
