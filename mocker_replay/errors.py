@@ -66,6 +66,12 @@ class OutputError(MockerReplayError):
     exit_code = ExitCode.USAGE
 
 
+class ClosedPipe(OutputError):
+    """The reader of standard output has gone. Not a fault: the process ends quietly."""
+
+    exit_code = ExitCode.OK
+
+
 class InvariantError(MockerReplayError):
     """The machine stands still or broke one of its own rules; a bug, or a hopeless configuration."""
 

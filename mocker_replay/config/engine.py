@@ -94,12 +94,12 @@ class EngineConfig:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object], source: str = "engine config") -> EngineConfig:
-        """The inverse of `to_mapping`: numbers are kept as they are. For what a user writes use `load_engine_config`.
+        """The inverse of `to_mapping`: numbers are kept as they are. For what a user wrote use `load_engine_config`.
 
         Raises:
             ConfigError: all that is wrong with `mapping`.
         """
-        return build(shape(mapping, Origin(source), exact=True))
+        return build(shape(mapping, Origin(source)))
 
     def to_mapping(self) -> dict[str, object]:
         """Every setting, nested and named as the reference's normaliser prints it."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mocker_replay.config import schema
-from mocker_replay.config.decimals import read_json_number
+from mocker_replay.config.decimals import read_again, read_json_number
 from mocker_replay.config.engine import EngineConfig, build
 from mocker_replay.config.origin import Origin, json_keys, nearest
 from mocker_replay.config.shape import shape
@@ -33,11 +33,10 @@ def load_engine_config(
     Raises:
         ConfigError: every fault, the one the reference would name first.
     """
-    exact = isinstance(source, EngineConfig)
     document, origin = _read(source)
     if overrides:
         document, origin = _override(document, origin, overrides, override_names or {})
-    return build(shape(document, origin, exact=exact))
+    return build(shape(document, origin))
 
 
 def _read(source: str | Path | Mapping[str, Any] | EngineConfig | None) -> tuple[object, Origin]:
@@ -48,10 +47,19 @@ def _read(source: str | Path | Mapping[str, Any] | EngineConfig | None) -> tuple
         document["engine"]["timing_model"] = source.timing_model  # type: ignore[index]
         return document, Origin(_TEXT_NAME)
     if isinstance(source, Mapping):
-        return source, Origin(_TEXT_NAME)
+        return _as_read(source), Origin(_TEXT_NAME)
     if isinstance(source, str) and source.lstrip()[:1] in ("{", "["):
         return _parse_json(source, _TEXT_NAME)
     return _read_file(Path(source))
+
+
+def _as_read(value: object) -> Any:
+    """Numbers of a Python mapping as the reference gets them: it writes the mapping as JSON and reads that."""
+    if isinstance(value, float):
+        return read_again(float(value))
+    if isinstance(value, Mapping):
+        return {key: _as_read(item) for key, item in value.items()}
+    return [_as_read(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _read_file(path: Path) -> tuple[object, Origin]:
@@ -106,7 +114,8 @@ def _override(
     top = dict(document)
     engine = dict(top.get("engine", {}))
     paths = {}
-    for key, value in overrides.items():
+    for key, given in overrides.items():
+        value = _as_read(given)
         if key in schema.ENGINE:
             for spelled in [alias for alias, known in schema.ENGINE_ALIASES.items() if known == key]:
                 engine.pop(spelled, None)

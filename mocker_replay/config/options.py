@@ -10,6 +10,7 @@ import math
 import numbers
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from mocker_replay.config.origin import nearest, show
 from mocker_replay.errors import Fault, UsageError
@@ -26,9 +27,24 @@ TRACE_FORMATS = {
     "dynamo": False,
 }
 MOONCAKE_BLOCK_SIZE = 512  # tokens a hash id stands for, where the trace does not say
-TIMESTAMP_UNITS = ("s", "ms", "us")
+TimestampUnit = Literal["s", "ms", "us"]
+MissingTimestamps = Literal["refuse", "zero", "previous"]
+SurplusHashIds = Literal["refuse", "ignore"]
+MissingHashIds = Literal["refuse", "private"]
 ROUTER_MODES = ("round_robin", "kv_router")
 MODES = ("accelerated", "realtime")
+
+
+# Field, its known values, those that are built.
+_CHOICES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
+    ("mode", MODES, ("accelerated",)),
+    ("router_mode", ROUTER_MODES, ("round_robin",)),
+    ("trace_format", tuple(TRACE_FORMATS), tuple(name for name, built in TRACE_FORMATS.items() if built)),
+    ("timestamp_unit", get_args(TimestampUnit), get_args(TimestampUnit)),
+    ("missing_timestamps", get_args(MissingTimestamps), get_args(MissingTimestamps)),
+    ("surplus_hash_ids", get_args(SurplusHashIds), get_args(SurplusHashIds)),
+    ("missing_hash_ids", get_args(MissingHashIds), get_args(MissingHashIds)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +59,10 @@ class ReplayOptions:
     arrival_speedup_ratio: float = 1.0
     trace_format: str = "mooncake"
     trace_block_size: int | None = None  # tokens a hash id stands for
-    timestamp_unit: str = "ms"
+    timestamp_unit: TimestampUnit = "ms"
+    missing_timestamps: MissingTimestamps = "refuse"  # a first turn without one
+    surplus_hash_ids: SurplusHashIds = "ignore"  # more than one hash id beyond the prompt's blocks
+    missing_hash_ids: MissingHashIds = "refuse"  # prompt blocks without a hash id
     max_sim_time_ms: float | None = None
     sla_ttft_ms: float | None = None
     sla_itl_ms: float | None = None
@@ -87,19 +106,13 @@ class ReplayOptions:
             yield "sla_e2e_ms", "cannot stand together with sla_ttft_ms or sla_itl_ms"
 
     def _choices(self) -> Iterator[tuple[str, str]]:
-        choices = (
-            ("mode", MODES, {"accelerated"}),
-            ("router_mode", ROUTER_MODES, {"round_robin"}),
-            ("trace_format", tuple(TRACE_FORMATS), {name for name, built in TRACE_FORMATS.items() if built}),
-            ("timestamp_unit", TIMESTAMP_UNITS, set(TIMESTAMP_UNITS)),
-        )
-        for field, known, built in choices:
+        for field, known, built in _CHOICES:
             value = getattr(self, field)
             if value not in known:
                 near = nearest(value, known) if isinstance(value, str) else None
                 yield field, f"must be one of {', '.join(known)}" + (f"; did you mean {near}?" if near else "")
             elif value not in built:
-                yield field, f"not built yet; this version knows {', '.join(sorted(built))}"
+                yield field, f"not built yet; this version knows {', '.join(built)}"
 
     def _counts(self) -> Iterator[tuple[str, str]]:
         for field in ("num_workers", "replay_concurrency", "trace_block_size"):

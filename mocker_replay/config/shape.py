@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mocker_replay.config import schema
-from mocker_replay.config.decimals import U64_MAX, read_again
+from mocker_replay.config.decimals import U64_MAX, read_json_number
 from mocker_replay.config.origin import ABSENT, Origin, nearest
 from mocker_replay.config.schema import INTEGER_LIMITS, Key, Kind
 from mocker_replay.config.timing import TimingModel, read_timing_model
@@ -32,7 +32,6 @@ class Shaped:
     """A document after the first look. `values` has a value of the right type at every known path."""
 
     origin: Origin
-    exact: bool = False  # keep numbers as they are instead of reading them as the reference does
     values: dict[str, object] = field(default_factory=dict)
     given: set[str] = field(default_factory=set)
     faulty: set[str] = field(default_factory=set)
@@ -44,9 +43,9 @@ class Shaped:
         self.faulty.add(path)
 
 
-def shape(document: object, origin: Origin, *, exact: bool = False) -> Shaped:
+def shape(document: object, origin: Origin) -> Shaped:
     """Look at the whole document: the options of the serving frontend first, then the keys in their order."""
-    shaped = Shaped(origin, exact)
+    shaped = Shaped(origin)
     if not isinstance(document, Mapping):
         shaped.refuse("", document, 'the configuration must be a mapping {"engine": {...}, ...}')
         return shaped
@@ -119,7 +118,7 @@ def _value(shaped: Shaped, path: str, spec: Key, value: object, spelled_path: st
         shaped.values[path] = value
         _section(shaped, path, value)
     else:
-        taken = _take(spec, value, shaped.exact)
+        taken = _take(spec, value)
         if taken is ABSENT:
             shaped.refuse(spelled_path or path, value, _type_rule(spec, value))
             shaped.faulty.add(path)
@@ -128,7 +127,7 @@ def _value(shaped: Shaped, path: str, spec: Key, value: object, spelled_path: st
 
 
 def _timing(shaped: Shaped, path: str, value: object) -> None:
-    model = read_timing_model(value, exact=shaped.exact)
+    model = read_timing_model(value)
     if isinstance(model, TimingModel):
         shaped.values[path] = model
         return
@@ -138,7 +137,7 @@ def _timing(shaped: Shaped, path: str, value: object) -> None:
         shaped.refuse(f"{path}.{key}" if key else path, item, rule)
 
 
-def _take(spec: Key, value: object, exact: bool) -> object:
+def _take(spec: Key, value: object) -> object:
     """The value in our type, or ABSENT where its type is wrong."""
     kind = spec.kind
     if kind in INTEGER_LIMITS:
@@ -147,7 +146,7 @@ def _take(spec: Key, value: object, exact: bool) -> object:
         whole = int(value)
         return whole if 0 <= whole <= INTEGER_LIMITS[kind] else ABSENT
     if kind is Kind.NUMBER:
-        return _take_number(value, exact)
+        return _take_number(value)
     if kind is Kind.CHOICE:
         return value if isinstance(value, str) and value in spec.choices else ABSENT
     wanted: tuple[type, ...] = {
@@ -159,13 +158,15 @@ def _take(spec: Key, value: object, exact: bool) -> object:
     return value if isinstance(value, wanted) else ABSENT
 
 
-def _take_number(value: object, exact: bool) -> object:
+def _take_number(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return ABSENT
-    plain = int(value) if isinstance(value, numbers.Integral) else float(value)
-    if isinstance(plain, int) and abs(plain) > U64_MAX**17:  # beyond any double; its digits need not be counted
+    if not isinstance(value, numbers.Integral):
+        return float(value) if math.isfinite(value) else ABSENT
+    whole = int(value)
+    if abs(whole) > U64_MAX**17:  # beyond any double; its digits need not be read
         return ABSENT
-    number = float(plain) if exact else read_again(plain)
+    number = read_json_number(str(whole))
     return number if math.isfinite(number) else ABSENT
 
 

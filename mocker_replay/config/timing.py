@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import numbers
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from mocker_replay.config.decimals import read_again
+from mocker_replay.config.decimals import read_json_number
 from mocker_replay.config.origin import nearest
 from mocker_replay.config.schema import TIMING_PROVIDERS, TIMING_TYPES
 
@@ -54,11 +55,8 @@ def _name_of(target: object) -> str:
     return f"{named.__module__}:{named.__qualname__}"
 
 
-def read_timing_model(value: object, *, exact: bool = False) -> TimingModel | list[tuple[str, object, str]]:
-    """A model, or its faults of shape as (key below the model or "", value, rule).
-
-    `exact` keeps the figures as they are instead of reading them as the reference reads JSON.
-    """
+def read_timing_model(value: object) -> TimingModel | list[tuple[str, object, str]]:
+    """A model, or its faults of shape as (key below the model or "", value, rule)."""
     if isinstance(value, TimingModel):
         return value
     if not isinstance(value, Mapping):
@@ -73,13 +71,13 @@ def read_timing_model(value: object, *, exact: bool = False) -> TimingModel | li
         hint = f"; did you mean {near}?" if near else ""
         return [("type", kind, f"must be one of {', '.join(TIMING_TYPES)}{hint}")]
     if kind == "fixed":
-        return _read_fixed(value, exact)
+        return _read_fixed(value)
     if kind == "external":
         return _read_external(value)
     return TimingModel(kind)
 
 
-def _read_fixed(value: Mapping[str, object], exact: bool) -> TimingModel | list[tuple[str, object, str]]:
+def _read_fixed(value: Mapping[str, object]) -> TimingModel | list[tuple[str, object, str]]:
     figures: dict[str, float] = {}
     faults: list[tuple[str, object, str]] = []
     # Figures that are given are judged in the order of the document, then come those that lack.
@@ -88,12 +86,17 @@ def _read_fixed(value: Mapping[str, object], exact: bool) -> TimingModel | list[
             faults.append(("", value, f"lacks {key}, which type fixed needs"))
         elif key in figures:
             continue
-        elif not isinstance(value[key], int | float) or isinstance(value[key], bool):
-            if all(fault[0] != key for fault in faults):
-                faults.append((key, value[key], "must be a number"))
-        else:
-            figures[key] = float(value[key]) if exact else read_again(value[key])  # type: ignore[arg-type]
+        elif (figure := _figure(value[key])) is not None:
+            figures[key] = figure
+        elif all(fault[0] != key for fault in faults):
+            faults.append((key, value[key], "must be a number"))
     return faults or TimingModel("fixed", figures["prefill_ms"], figures["decode_ms"])
+
+
+def _figure(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return None
+    return read_json_number(str(int(value))) if isinstance(value, numbers.Integral) else float(value)
 
 
 def _read_external(value: Mapping[str, object]) -> TimingModel | list[tuple[str, object, str]]:
