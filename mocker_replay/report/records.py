@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from mocker_replay.identity import stable_request_uuid
+from mocker_replay.identity import stable_request_uuid_text
 from mocker_replay.report import metrics
 from mocker_replay.report.facts import (
     CANCELLED,
@@ -96,7 +96,7 @@ def _record(row: int, figures: _Row, later: Sequence[tuple[float, int]], facts: 
     record = {
         "session_id": _session_name(figures, facts),
         "turn_index": figures.turn if facts.sessions_reported else None,
-        "uuid": str(stable_request_uuid(UUID_SEED, name)),
+        "uuid": stable_request_uuid_text(UUID_SEED, name),
         "arrival_time_ms": figures.arrival_ms,
         "dispatched_at_ms": None,  # graphs only
         "first_admit_ms": figures.first_admit_ms,
