@@ -141,7 +141,8 @@ def _record(row: int, figures: _Row, later: Sequence[tuple[float, int]], facts: 
 def _session_name(figures: _Row, facts: RunFacts) -> str | None:
     if not facts.sessions_reported:
         return None
-    assert facts.session_names is not None and figures.session >= 0, "sessions are reported, so every row has one"
+    assert facts.session_names is not None, "sessions are reported, so they have names"
+    assert figures.session >= 0, "sessions are reported, so every row belongs to one"
     return facts.session_names[figures.session]
 
 
