@@ -35,6 +35,7 @@ cdef struct Request:
     # Last emission.
     int64_t emit_pass            # rank pass of the last token; NONE before the first
     int64_t emit_tokens          # tokens in that pass
+    int64_t emit_excess          # drafts accepted there beyond what it may generate
     double emit_ms               # its end
     double emit_before_ms        # end of the pass of the emission before
     uint8_t emit_consecutive     # the token before came with the rank's previous pass

@@ -438,7 +438,10 @@ cdef class VllmScheduler(CalendarScheduler):
         self.pass_end_ms = end_ms
         self.decode_batch = self.num_ready
         for i in range(self.num_ready):
-            self.bursts[i] = min(self.sample(), self.remaining(self.ready[i]))
+            request = &self.requests.slots[self.ready[i]]
+            request.emit_excess = self.sample()
+            self.bursts[i] = min(request.emit_excess, self.remaining(self.ready[i]))
+            request.emit_excess -= self.bursts[i]
         for i in range(self.num_ready):
             slot = self.ready[i]
             request = &self.requests.slots[slot]

@@ -23,6 +23,8 @@ cdef enum:
     PACK_CONSECUTIVE = 1
     PACK_DECODE = 2
     PACK_SHIFT = 2
+    PACK_TOKENS = 0xffff
+    PACK_EXCESS_SHIFT = 18
 
 
 cdef inline void _add(Moments* moments, int64_t value, int sign) noexcept nogil:
@@ -166,7 +168,7 @@ cdef class Scheduler:
                 found[0] = True
                 if records[i].kind == EV_TERMINAL:
                     packed = records[i].e
-                    tokens = packed >> PACK_SHIFT
+                    tokens = packed >> PACK_SHIFT & PACK_TOKENS
                     before = records[i].b - tokens
         self.end_events.count = kept
         if slot != NONE:
@@ -215,7 +217,8 @@ cdef class Scheduler:
         cdef bint consecutive = request.emit_pass == self.pass_number - 1 and gen_before > 0
         cdef Event* event
         if gen_before == 0:
-            self.end_events.emplace(EV_FIRST_TOKEN, end_ms, self.worker, self.rank, request.ordinal)
+            event = self.end_events.emplace(EV_FIRST_TOKEN, end_ms, self.worker, self.rank, request.ordinal)
+            event.a = n
         elif not consecutive:
             event = self.end_events.emplace(EV_RESUMED, end_ms, self.worker, self.rank, request.ordinal)
             event.x = request.emit_ms
@@ -254,7 +257,8 @@ cdef class Scheduler:
         event.x = INFINITY if emitted_now else request.emit_ms
         if emitted_now:
             event.e = ((request.emit_tokens << PACK_SHIFT) | (PACK_CONSECUTIVE if request.emit_consecutive else 0)
-                       | (PACK_DECODE if request.emit_decode else 0))
+                       | (PACK_DECODE if request.emit_decode else 0)
+                       | (request.emit_excess << PACK_EXCESS_SHIFT if request.gen > request.emit_tokens else 0))
         self.give_up(slot)
         self.requests.remove(slot)
         return 0
@@ -318,7 +322,7 @@ cdef class Scheduler:
             out.extend(self.end_events, end_ms)
             for i in range(first, out.count):
                 if out.records[i].kind == EV_TERMINAL:
-                    out.records[i].e = 0
+                    out.records[i].e >>= PACK_EXCESS_SHIFT
                     if out.records[i].x == INFINITY:
                         out.records[i].x = end_ms
             if end_ms != self.pass_end_ms:
@@ -361,7 +365,7 @@ cdef class Scheduler:
             for i in range(self.end_events.count):
                 if self.end_events.records[i].kind == EV_TERMINAL:
                     event = out.emplace(EV_CUT, now_ms, self.worker, self.rank, self.end_events.records[i].request)
-                    event.a = self.end_events.records[i].b - (self.end_events.records[i].e >> PACK_SHIFT)
+                    event.a = self.end_events.records[i].b - (self.end_events.records[i].e >> PACK_SHIFT & PACK_TOKENS)
                     if event.a > 0:
                         event.x = self.previous_end_ms
         return 0

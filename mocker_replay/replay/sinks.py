@@ -60,7 +60,8 @@ class Sinks:
         self._log: EventLogWriter | None = None
         self._names: dict[int, str] = {}
         self._tokens: tuple[int, list[int]] = (-1, [])
-        self.sampler: TelemetrySampler | None = None
+        self._sampler: TelemetrySampler | None = None
+        self._taken: list[dict[str, Any]] = []
 
     def __enter__(self) -> Sinks:
         with ExitStack() as stack:
@@ -76,13 +77,6 @@ class Sinks:
                     dp_size=self._engine.dp_size,
                 )
                 stack.push(self._close_log)
-            if self._samples:
-                self.sampler = TelemetrySampler(
-                    self._options.telemetry_sample_interval_ms,
-                    num_workers=self._options.num_workers,
-                    dp_size=self._engine.dp_size,
-                    total_blocks=self._engine.num_gpu_blocks,
-                )
             self._stack = stack.pop_all()
         return self
 
@@ -126,15 +120,26 @@ class Sinks:
         """Whether cache events are read, so that hashes must be computed."""
         return self._log is not None and self._level == "kv"
 
-    def attach(self, collector: Collector, fleet: Fleet) -> None:
-        """The run's collector and fleet, for telemetry."""
-        self._collector = collector
-        self._fleet = fleet
+    @property
+    def wants_samples(self) -> bool:
+        """Whether telemetry is sampled."""
+        return self._samples
 
-    def start(self) -> None:
+    def start(self, collector: Collector, fleet: Fleet) -> None:
         """The run begins: the first sample is due at 0."""
-        if self.sampler is not None:
-            self._fleet.set_sample(0.0)
+        if self._samples:
+            self._sampler = TelemetrySampler(
+                collector,
+                num_gpu_blocks=self._engine.num_gpu_blocks,
+                interval_ms=self._options.telemetry_sample_interval_ms,
+                emit=self._take_sample,
+            )
+            fleet.set_sample(0.0)
+
+    def _take_sample(self, sample: dict[str, Any]) -> None:
+        self._taken.append(sample)
+        if "telemetry" in self._outputs:
+            self._outputs["telemetry"].write(orjson.dumps(sample, option=orjson.OPT_APPEND_NEWLINE))
 
     def add_names(self, first_row: int, names: list[str | None]) -> None:
         """Names of rows, before any of their events."""
@@ -149,15 +154,19 @@ class Sinks:
         if self._log is not None:
             self._log.consume(events)
 
-    def sample(self, now_ms: float) -> None:
-        """Take the telemetry sample that is due."""
-        assert self.sampler is not None
-        self._fleet.set_sample(self.sampler.sample(self._collector, now_ms))
+    def sample(self, fleet: Fleet) -> None:
+        """Take the telemetry sample that is due now; the collector has seen everything of this instant."""
+        assert self._sampler is not None, "a sample is due only where telemetry was asked for"
+        if self._taken:
+            self._sampler.take_periodic()
+        else:
+            self._sampler.take_baseline()
+        fleet.set_sample(self._sampler.next_ms)
 
     def final_sample(self, end_ms: float) -> None:
-        """Take the last sample, unless the run ended on a tick."""
-        if self.sampler is not None:
-            self.sampler.finish(self._collector, end_ms)
+        """Take the last sample, if there is anything new to tell."""
+        if self._sampler is not None:
+            self._sampler.finish(end_ms)
 
     def block_tokens(self, row: int, first: int, stop: int) -> bytes:
         """Generated tokens first..stop of a request as little-endian 32-bit words."""
@@ -176,7 +185,9 @@ class Sinks:
 
     def telemetry_result(self) -> dict[str, Any] | None:
         """All samples, as the reference returns them."""
-        return None if self.sampler is None else self.sampler.result()
+        if not self._samples:
+            return None
+        return {"sample_interval_ms": self._options.telemetry_sample_interval_ms, "samples": self._taken}
 
     def finish(self, result: ReplayResult) -> None:
         """Write records, summary and telemetry, and close the log."""
@@ -186,9 +197,6 @@ class Sinks:
         if "requests" in self._outputs:
             for chunk in _chunks(result):
                 self._outputs["requests"].write(chunk)
-        if "telemetry" in self._outputs and result.telemetry is not None:
-            for sample in result.telemetry["samples"]:
-                self._outputs["telemetry"].write(orjson.dumps(sample, option=orjson.OPT_APPEND_NEWLINE))
         if "summary" in self._outputs:
             option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
             self._outputs["summary"].write(orjson.dumps(result.summary, option=option))
