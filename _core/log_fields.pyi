@@ -1,0 +1,1 @@
+# No Python door: log_encoder is the only user.
