@@ -25,7 +25,7 @@ from .json_text cimport put, put_bool, put_double, put_index, put_int
 from .log_fields cimport FPM_ROOM, NUM_FPM, put_fpm, put_gauges, put_reason
 from .request_names cimport RequestNames
 
-from .event_buffer import KIND_NAMES
+from .event_buffer import KIND_NAMES as _KIND_NAMES
 
 cdef enum:
     FIRST_ROOM = 65536
@@ -37,7 +37,7 @@ LEVELS = ("requests", "passes", "tokens", "kv")
 
 
 cdef int _refuse(Event* event, const char* rule) except -1 with gil:
-    name = KIND_NAMES[event.kind] if 0 <= event.kind < len(KIND_NAMES) else str(event.kind)
+    name = _KIND_NAMES[event.kind] if 0 <= event.kind < len(_KIND_NAMES) else str(event.kind)
     raise ValueError(f"{name} record at {event.t_ms} ms, worker {event.worker}, rank {event.rank}, "
                      f"request {event.request}: {rule.decode()}")
 

@@ -11,9 +11,9 @@ from .event_buffer cimport (
 )
 from .json_text cimport put, put_double, put_int
 
-from .event_buffer import FPM_FIELDS
+from .event_buffer import FPM_FIELDS as _FPM_FIELDS
 
-cdef tuple _FPM_KEYS = tuple(f'{"," if i else ""}"{name}":'.encode() for i, name in enumerate(FPM_FIELDS))
+cdef tuple _FPM_KEYS = tuple(f'{"," if i else ""}"{name}":'.encode() for i, name in enumerate(_FPM_FIELDS))
 cdef const char* _fpm_keys[NUM_FPM]
 cdef bint _fpm_is_count[NUM_FPM]     # counts and sums are whole numbers, the rest are not
 
@@ -77,7 +77,7 @@ def _fill_fpm_keys():
     assert len(_FPM_KEYS) == NUM_FPM
     for i in range(NUM_FPM):
         _fpm_keys[i] = <const char*>(<bytes>_FPM_KEYS[i])
-        _fpm_is_count[i] = FPM_FIELDS[i].startswith(("num_", "sum_"))
+        _fpm_is_count[i] = _FPM_FIELDS[i].startswith(("num_", "sum_"))
 
 
 _fill_fpm_keys()
