@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import enum
 
+EVENT_SCHEMA = "mocker-replay.events/1"  # changes when a byte of a log would, see docs/event-log.md
+
 
 class EventKind(enum.IntEnum):
     """Kind of a record; `_core/event_buffer.pxd` says which fields it carries."""
@@ -97,6 +99,14 @@ class EventLevel(enum.StrEnum):
     PASSES = "passes"
     TOKENS = "tokens"
     KV = "kv"
+
+
+class RunEnd(enum.StrEnum):
+    """Why a log ends; the `end` of its footer."""
+
+    COMPLETE = "complete"
+    TIME_LIMIT = "time_limit"
+    INTERRUPTED = "interrupted"
 
 
 class LogEvent(enum.StrEnum):
