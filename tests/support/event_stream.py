@@ -161,3 +161,22 @@ def sample_stream() -> EventBuffer:
     make.arrival(21.0, 4)
     make.add(EventKind.CUT, 25.0, 0, 0, 4, a=0)
     return make.buffer
+
+
+def decode_heavy_stream(num_passes: int) -> EventBuffer:
+    """Passes of a busy engine: mostly decoding, every eighth admits and prefills a request."""
+    make = StreamMaker()
+    t_ms = 0.0
+    for pass_id in range(num_passes):
+        rank: dict[str, object] = {"requests": 113, "tokens": 113}
+        if pass_id % 8 == 0:
+            rank |= {"admitted": [(pass_id // 8, 512, 0)], "prefill": [(pass_id // 8, 1600)]}
+        end_ms = t_ms + 18.023974 + (pass_id % 7) * 0.001
+        make.pass_start(t_ms, end_ms, pass_id=pass_id, ranks=[rank])
+        t_ms = end_ms
+        make.pass_end_open(t_ms, pass_id=pass_id)
+        fpm = (0.018023974, 1, 1600, 0.0, 512, 112, 1234567, 12345.678912 + pass_id, 0, 0, 0.0, 0, 0, 0.0)
+        make.rank_end(t_ms, tokens=113, fpm=fpm)
+        make.gauges(t_ms, active=12345, inactive=3000, running=113)
+        make.pass_end_close(t_ms)
+    return make.buffer
