@@ -1,0 +1,121 @@
+"""Telemetry samples: traffic of an interval and the gauges published at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.model.engine_model import Figures
+    from tests.model.worker import Worker
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+@dataclass
+class Interval:
+    """What happened since the last sample."""
+
+    since_ms: float
+    arrivals: int = 0
+    preemptions: int = 0
+    forwards: int = 0
+    forward_tokens: int = 0
+    ends: list[Figures] = field(default_factory=list)
+
+    @property
+    def empty(self) -> bool:
+        return not (self.arrivals or self.preemptions or self.forwards or self.ends)
+
+    def traffic(self, at_ms: float) -> dict[str, Any]:
+        ttft = [f.token_ms[0] - f.arrival_ms for f in self.ends if f.token_ms and f.arrival_ms is not None]
+        gaps = [(f.token_ms[-1] - f.token_ms[0]) / (len(f.token_ms) - 1) for f in self.ends if len(f.token_ms) > 1]
+        return {
+            "duration_s": (at_ms - self.since_ms) / 1000.0,
+            "arriving_requests": self.arrivals,
+            "completed_requests": len(self.ends),
+            "avg_isl": _mean([f.turn.input_tokens for f in self.ends]),
+            "avg_osl": _mean([len(f.token_ms) for f in self.ends]),
+            "avg_ttft_ms": _mean(ttft),
+            "avg_itl_ms": _mean(gaps),
+            "ttft_count": len(ttft),
+            "itl_count": len(gaps),
+            "avg_router_kv_hit_rate": 0.0,
+            "router_kv_hit_rate_count": 0,
+            "avg_accept_length": self.forward_tokens / self.forwards if self.forwards else None,
+            "accept_length_forward_count": self.forwards,
+        }
+
+
+class Telemetry:
+    """A baseline at 0, a sample at every multiple of the interval, a last one when the run ends in between."""
+
+    def __init__(self, interval_ms: float) -> None:
+        self.interval_ms = interval_ms
+        self.samples: list[dict[str, Any]] = []
+        self.tick = 1
+        self.interval = Interval(0.0)
+
+    def arrived(self) -> None:
+        self.interval.arrivals += 1
+
+    def preempted(self, count: int) -> None:
+        self.interval.preemptions += count
+
+    def decoded(self, batch: int, tokens: int) -> None:
+        self.interval.forwards += batch
+        self.interval.forward_tokens += tokens
+
+    def ended(self, figures: Figures) -> None:
+        if figures.status == "completed":
+            self.interval.ends.append(figures)
+
+    def due(self, now_ms: float, workers: Sequence[Worker]) -> None:
+        """A sample at the time of an event: after its pass ends and arrivals, before passes start."""
+        if not self.samples:
+            self._append("baseline", now_ms, Interval(now_ms), workers)
+        elif self.tick * self.interval_ms == now_ms:
+            self._periodic(workers)
+
+    def before(self, later_ms: float, workers: Sequence[Worker]) -> None:
+        """Samples of the stretch without events up to, not including, `later_ms`."""
+        while self.tick * self.interval_ms < later_ms:
+            self._periodic(workers)
+
+    def final(self, now_ms: float, workers: Sequence[Worker]) -> None:
+        if now_ms > self.interval.since_ms or not self.interval.empty:
+            self._append("final", now_ms, self.interval, workers)
+
+    def _periodic(self, workers: Sequence[Worker]) -> None:
+        at_ms = self.tick * self.interval_ms
+        self._append("periodic", at_ms, self.interval, workers)
+        self.interval = Interval(at_ms)
+        self.tick += 1
+
+    def _append(self, kind: str, at_ms: float, interval: Interval, workers: Sequence[Worker]) -> None:
+        self.samples.append(
+            {
+                "sample_ordinal": len(self.samples),
+                "kind": kind,
+                "interval_start_ms": interval.since_ms,
+                "sampled_at_ms": at_ms,
+                "traffic": interval.traffic(at_ms),
+                "decode_scheduler_metrics": [
+                    {"worker_id": worker.index, "dp_rank": rank, **gauges}
+                    for worker in workers
+                    for rank, gauges in enumerate(worker.published)
+                ],
+                "decode_interval_metrics": {
+                    "cache_hit_tokens": 0,
+                    "cache_total_tokens": 0,
+                    "preemptions": interval.preemptions,
+                },
+                "active_decode_ids": [worker.index for worker in workers],
+            }
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"sample_interval_ms": self.interval_ms, "samples": self.samples}
