@@ -57,6 +57,7 @@ class ModelRun:
     end_ms: float
     worker_seconds: float
     cut: bool
+    sessions_reported: bool
 
     def per_request(self) -> dict[str, list[Any]]:
         """Columns in row order, named as in the case files; rows that never arrived hold None."""
@@ -102,8 +103,7 @@ class ReplayModel:
             if later is None or later > self.limit_ms:
                 break
             self._sample_until(later)
-            self.worker_seconds += len(self.workers) * ((later - self.now_ms) / 1000.0)
-            self.now_ms = later
+            self._move_clock(later)
         if self.telemetry is not None:
             self.telemetry.final(self.now_ms, self.workers)
         return ModelRun(
@@ -116,6 +116,7 @@ class ReplayModel:
             self.now_ms,
             self.worker_seconds,
             cut=any(f.status is None for f in self.figures),
+            sessions_reported=self.workload.concurrency is not None or any(f.turn.turn for f in self.figures),
         )
 
     def _instant(self) -> None:
@@ -149,8 +150,13 @@ class ReplayModel:
 
     def _sample_until(self, later_ms: float) -> None:
         """Samples whose time lies before the next event."""
-        if self.telemetry is not None:
-            self.telemetry.before(later_ms, self.workers)
+        while self.telemetry is not None and self.telemetry.next_ms < later_ms:
+            self._move_clock(self.telemetry.next_ms)
+            self.telemetry.due(self.now_ms, self.workers)
+
+    def _move_clock(self, to_ms: float) -> None:
+        self.worker_seconds += (len(self.workers) * (to_ms - self.now_ms)) / 1000.0
+        self.now_ms = to_ms
 
     def _arrive(self, due_ms: float, turn: Turn) -> None:
         worker = self.workers[self.next_worker]

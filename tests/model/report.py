@@ -144,3 +144,54 @@ def summary(run: ModelRun, **sla: float | None) -> dict[str, Any]:
 
 def _ratio(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
+
+
+def request_record(f: Figures, dp_size: int) -> dict[str, Any]:
+    """One record under the reference's field names; session fields are added by `request_records`."""
+    scheduler = None if f.worker is None or f.rank is None else f.worker * dp_size + f.rank
+    record = {name: of(f) for name, of in COLUMNS.items()}
+    for name in ("admissions", "worker", "dp_rank", "reported_overlap_tokens"):
+        del record[name]
+    record["decode_worker_idx"] = scheduler
+    record["routing_history"] = [
+        {
+            "pool": "agg",
+            "outcome": "immediate",
+            "queue_entered_at_ms": None,
+            "released_at_ms": None,
+            "queue_wait_ms": 0.0,
+            "logical_worker_id": f.worker,
+            "scheduler_id": scheduler,
+            "dp_rank": f.rank,
+            "reported_overlap_tokens": 0,
+            "selected_overlap_blocks": None,
+            "best_available_overlap_blocks": None,
+            "overlap_regret_blocks": None,
+            "placement_replica_id": None,
+        }
+    ]
+    record["admission_history"] = [
+        {
+            "admission_ordinal": ordinal,
+            "pool_admission_ordinal": ordinal,
+            "pool": "agg",
+            "at_ms": at_ms,
+            "reused_input_tokens": reused,
+            "is_readmission": ordinal > 0,
+        }
+        for ordinal, (at_ms, reused) in enumerate(f.admissions)
+    ]
+    return record
+
+
+def request_records(run: ModelRun) -> list[dict[str, Any]]:
+    """Records of the terminal requests, in row order."""
+    records = []
+    for f in run.figures:
+        if f.status is None:
+            continue
+        record = request_record(f, run.config.dp_size)
+        if run.sessions_reported:
+            record |= {"session_id": f.turn.session_name, "turn_index": f.turn.turn}
+        records.append(record)
+    return records

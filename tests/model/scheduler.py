@@ -338,10 +338,7 @@ class Rank:
         result.end_ms = (end_ms + result.prefill_ms) + result.decode_ms
         result.decode_batch = len(batch)
         decoding = set(batch)
-        if config.nextn is None:
-            bursts = [1] * len(ready)
-        else:
-            bursts = [min(self.sampler.sample(), r.remaining) for r in ready]
+        bursts = [1 if config.nextn is None else min(self.sampler.sample(), r.remaining) for r in ready]
         for request, burst in zip(ready, bursts, strict=True):
             slots = self._emit(request, burst, slots)
             result.decode_tokens += burst if request in decoding else 0

@@ -15,6 +15,24 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
+def _interval_metrics(preemptions: int) -> dict[str, int]:
+    return {"cache_hit_tokens": 0, "cache_total_tokens": 0, "preemptions": preemptions}
+
+
+# What a sample says of the roles and states that workers of one kind, all active, never have.
+NO_PREFILL_ROLE: dict[str, Any] = {
+    "prefill_scheduler_metrics": [],
+    "prefill_interval_metrics": _interval_metrics(0),
+    "router_pending_prefill_requests": 0,
+    "router_pending_decode_requests": 0,
+    "active_prefill_ids": [],
+    "starting_prefill_ids": [],
+    "starting_decode_ids": [],
+    "draining_prefill_ids": [],
+    "draining_decode_ids": [],
+}
+
+
 @dataclass
 class Interval:
     """What happened since the last sample."""
@@ -73,27 +91,23 @@ class Telemetry:
         if figures.status == "completed":
             self.interval.ends.append(figures)
 
+    @property
+    def next_ms(self) -> float:
+        """The next multiple of the interval."""
+        return self.tick * self.interval_ms
+
     def due(self, now_ms: float, workers: Sequence[Worker]) -> None:
         """A sample at the time of an event: after its pass ends and arrivals, before passes start."""
         if not self.samples:
             self._append("baseline", now_ms, Interval(now_ms), workers)
-        elif self.tick * self.interval_ms == now_ms:
-            self._periodic(workers)
-
-    def before(self, later_ms: float, workers: Sequence[Worker]) -> None:
-        """Samples of the stretch without events up to, not including, `later_ms`."""
-        while self.tick * self.interval_ms < later_ms:
-            self._periodic(workers)
+        elif self.next_ms == now_ms:
+            self._append("periodic", now_ms, self.interval, workers)
+            self.interval = Interval(now_ms)
+            self.tick += 1
 
     def final(self, now_ms: float, workers: Sequence[Worker]) -> None:
         if now_ms > self.interval.since_ms or not self.interval.empty:
             self._append("final", now_ms, self.interval, workers)
-
-    def _periodic(self, workers: Sequence[Worker]) -> None:
-        at_ms = self.tick * self.interval_ms
-        self._append("periodic", at_ms, self.interval, workers)
-        self.interval = Interval(at_ms)
-        self.tick += 1
 
     def _append(self, kind: str, at_ms: float, interval: Interval, workers: Sequence[Worker]) -> None:
         self.samples.append(
@@ -108,12 +122,9 @@ class Telemetry:
                     for worker in workers
                     for rank, gauges in enumerate(worker.published)
                 ],
-                "decode_interval_metrics": {
-                    "cache_hit_tokens": 0,
-                    "cache_total_tokens": 0,
-                    "preemptions": interval.preemptions,
-                },
+                "decode_interval_metrics": _interval_metrics(interval.preemptions),
                 "active_decode_ids": [worker.index for worker in workers],
+                **NO_PREFILL_ROLE,
             }
         )
 

@@ -12,7 +12,9 @@ class TimingModel(Protocol):
 
     def prefill(self, batch_size: int, mean_isl: int, mean_prefix: int) -> float: ...
 
-    def decode(self, batch_size: int, active_kv_tokens: int, mean_context_length: int, total_kv_tokens: int) -> float: ...
+    def decode(
+        self, batch_size: int, active_kv_tokens: int, mean_context_length: int, total_kv_tokens: int
+    ) -> float: ...
 
 
 class Fixed:

@@ -17,6 +17,7 @@ class Turn:
 
     row: int
     session: int
+    session_name: str
     turn: int
     input_tokens: int
     output_tokens: int
@@ -61,6 +62,7 @@ def read_turns(rows: Sequence[Mapping[str, Any]], trace_block_size: int) -> list
             Turn(
                 row=number,
                 session=index,
+                session_name=f"request_{number + 1}" if name is None else name,
                 turn=len(sessions[index]),
                 input_tokens=input_tokens,
                 output_tokens=_first(row, "output_length", "output_tokens"),
