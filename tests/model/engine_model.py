@@ -120,9 +120,9 @@ class ReplayModel:
         )
 
     def _instant(self) -> None:
-        """Everything at `now_ms`: rounds until a round changes nothing."""
-        first_round = True
-        while True:
+        """Everything at `now_ms`: rounds until a round changes nothing; a sample due belongs to the first one."""
+        first_round = changed = True
+        while changed:
             changed = False
             for worker in self.workers:
                 if worker.in_pass is not None and worker.in_pass.end_ms == self.now_ms:
@@ -131,16 +131,18 @@ class ReplayModel:
             for due_ms, turn in self.workload.pop_due(self.now_ms):
                 self._arrive(due_ms, turn)
                 changed = True
-            if self.telemetry is not None and first_round:
-                self.telemetry.due(self.now_ms, self.workers)
-            first_round = False
             for worker in self.workers:
-                if worker.ready:
+                while worker.ready:
                     group = worker.start_pass(self.now_ms)
                     self._started(worker, group.results)
                     changed = True
-            if not changed:
-                return
+                    if group.end_ms == self.now_ms:
+                        self._finish(worker)  # before anything it makes due arrives
+            if first_round and self.telemetry is not None:
+                self.telemetry.due(self.now_ms, self.workers)
+            first_round = False
+        if self.telemetry is not None and not self.telemetry.samples:
+            self.telemetry.baseline(self.workers)
 
     def _next_event_ms(self) -> float | None:
         times = [worker.in_pass.end_ms for worker in self.workers if worker.in_pass is not None]
@@ -178,8 +180,6 @@ class ReplayModel:
         for rank, result in results.items():
             for request, reused in result.admissions:
                 self.figures[request.number].admissions.append((result.start_ms, reused))
-            if self.telemetry is not None:
-                self.telemetry.preempted(len(result.preemptions))
             if self.trace_passes:
                 self.passes.append(_describe(worker, rank, result))
 
@@ -188,7 +188,7 @@ class ReplayModel:
         self.records += [{"at_ms": group.end_ms, **record} for record in records]
         for result in group.results.values():
             if self.telemetry is not None:
-                self.telemetry.decoded(result.decode_batch, result.decode_tokens)
+                self.telemetry.decoded(result.forwards, result.forward_tokens)
             for request, burst in result.tokens:
                 self.figures[request.number].token_ms += [group.end_ms] * burst
             ends = [(r, "completed", None) for r in result.completed]

@@ -42,7 +42,6 @@ class Request:
         self.alloc = 0
         self.table = [Entry(identity) for identity in identities]
         self.status = Status.WAITING
-        self.num_preemptions = 0
 
     def __repr__(self) -> str:
         return f"r{self.number}(L={self.length} computed={self.computed} alloc={self.alloc} {self.status.value})"

@@ -46,8 +46,8 @@ class PassResult:
     admissions: list[tuple[Request, int]] = field(default_factory=list)  # (request, reused tokens)
     preemptions: list[Request] = field(default_factory=list)
     tokens: list[tuple[Request, int]] = field(default_factory=list)  # (request, tokens emitted), in order
-    decode_tokens: int = 0  # tokens emitted by the decode batch
-    decode_batch: int = 0
+    forwards: int = 0  # requests that emitted without prompt work in this pass
+    forward_tokens: int = 0  # tokens accepted for those
     completed: list[Request] = field(default_factory=list)
     rejected: list[Request] = field(default_factory=list)
     failed: list[tuple[Request, str]] = field(default_factory=list)
@@ -84,6 +84,7 @@ class Rank:
         self.running: list[Request] = []
         self.waiting: list[Request] = []
         self.capacity_bound = False
+        self.num_preemptions = 0
 
     @property
     def has_work(self) -> bool:
@@ -109,6 +110,7 @@ class Rank:
             "physical_cache_usage": (active + inactive) / total,
             "running_requests": len(self.running),
             "waiting_requests": len(self.waiting),
+            "preemptions": self.num_preemptions,
         }
 
     def execute(self, start_ms: float, wave: int) -> PassResult:
@@ -122,9 +124,8 @@ class Rank:
             self._schedule_waiting()
         if not self.result.deferred and not self.result.preemptions:
             self.capacity_bound = bool(self.waiting)
-        works = list(self.result.scheduled.values())
-        self.result.record = forward_pass_record(works, self.waiting)
         self._spend_time_and_emit()
+        self.result.record = forward_pass_record(self.result.scheduled.values(), self.waiting)
         if self.result.effect_free and self.result.end_ms == start_ms:
             self._fail_head()
         self.pool.check()
@@ -288,7 +289,7 @@ class Rank:
         self.running.remove(victim)
         victim.status = Status.PREEMPTED
         victim.computed = 0
-        victim.num_preemptions += 1
+        self.num_preemptions += 1
         self._release(victim)
         self.waiting.insert(0, victim)
         self.result.preemptions.append(victim)
@@ -336,12 +337,12 @@ class Rank:
             raw = config.timing.decode(len(batch), active, active // len(batch), capacity)
             result.decode_ms = scaled_ms(raw, config.speedup_ratio * config.decode_speedup_ratio)
         result.end_ms = (end_ms + result.prefill_ms) + result.decode_ms
-        result.decode_batch = len(batch)
-        decoding = set(batch)
-        bursts = [1 if config.nextn is None else min(self.sampler.sample(), r.remaining) for r in ready]
-        for request, burst in zip(ready, bursts, strict=True):
-            slots = self._emit(request, burst, slots)
-            result.decode_tokens += burst if request in decoding else 0
+        samples = [1 if config.nextn is None else self.sampler.sample() for _ in ready]
+        for request, sample in zip(ready, samples, strict=True):
+            if result.scheduled[request].prompt == 0:
+                result.forwards += 1
+                result.forward_tokens += sample  # in full, also when fewer tokens remained
+            slots = self._emit(request, min(sample, request.remaining), slots)
         self.pool.return_set_aside(slots)
 
     def _is_first_token(self, request: Request) -> bool:

@@ -19,6 +19,10 @@ def _interval_metrics(preemptions: int) -> dict[str, int]:
     return {"cache_hit_tokens": 0, "cache_total_tokens": 0, "preemptions": preemptions}
 
 
+def _without_total(gauges: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in gauges.items() if name != "preemptions"}
+
+
 # What a sample says of the roles and states that workers of one kind, all active, never have.
 NO_PREFILL_ROLE: dict[str, Any] = {
     "prefill_scheduler_metrics": [],
@@ -39,18 +43,18 @@ class Interval:
 
     since_ms: float
     arrivals: int = 0
-    preemptions: int = 0
     forwards: int = 0
     forward_tokens: int = 0
     ends: list[Figures] = field(default_factory=list)
 
     @property
     def empty(self) -> bool:
-        return not (self.arrivals or self.preemptions or self.forwards or self.ends)
+        return not (self.arrivals or self.forwards or self.ends)
 
     def traffic(self, at_ms: float) -> dict[str, Any]:
         ttft = [f.token_ms[0] - f.arrival_ms for f in self.ends if f.token_ms and f.arrival_ms is not None]
         gaps = [(f.token_ms[-1] - f.token_ms[0]) / (len(f.token_ms) - 1) for f in self.ends if len(f.token_ms) > 1]
+        ttft = [v for v in ttft if v > 0.0]  # zeros are not counted
         return {
             "duration_s": (at_ms - self.since_ms) / 1000.0,
             "arriving_requests": self.arrivals,
@@ -76,12 +80,10 @@ class Telemetry:
         self.samples: list[dict[str, Any]] = []
         self.tick = 1
         self.interval = Interval(0.0)
+        self.told_preemptions = 0
 
     def arrived(self) -> None:
         self.interval.arrivals += 1
-
-    def preempted(self, count: int) -> None:
-        self.interval.preemptions += count
 
     def decoded(self, batch: int, tokens: int) -> None:
         self.interval.forwards += batch
@@ -96,11 +98,13 @@ class Telemetry:
         """The next multiple of the interval."""
         return self.tick * self.interval_ms
 
+    def baseline(self, workers: Sequence[Worker]) -> None:
+        """What stands when the instant 0 is over; it uses nothing up."""
+        self._append("baseline", 0.0, Interval(0.0), workers)
+
     def due(self, now_ms: float, workers: Sequence[Worker]) -> None:
-        """A sample at the time of an event: after its pass ends and arrivals, before passes start."""
-        if not self.samples:
-            self._append("baseline", now_ms, Interval(now_ms), workers)
-        elif self.next_ms == now_ms:
+        """A sample at the time of an event, if its time has come."""
+        if self.next_ms == now_ms:
             self._append("periodic", now_ms, self.interval, workers)
             self.interval = Interval(now_ms)
             self.tick += 1
@@ -110,6 +114,10 @@ class Telemetry:
             self._append("final", now_ms, self.interval, workers)
 
     def _append(self, kind: str, at_ms: float, interval: Interval, workers: Sequence[Worker]) -> None:
+        preemptions = 0
+        if kind != "baseline":
+            total = sum(gauges["preemptions"] for worker in workers for gauges in worker.published)
+            preemptions, self.told_preemptions = total - self.told_preemptions, total
         self.samples.append(
             {
                 "sample_ordinal": len(self.samples),
@@ -118,11 +126,11 @@ class Telemetry:
                 "sampled_at_ms": at_ms,
                 "traffic": interval.traffic(at_ms),
                 "decode_scheduler_metrics": [
-                    {"worker_id": worker.index, "dp_rank": rank, **gauges}
+                    {"worker_id": worker.index, "dp_rank": rank, **_without_total(gauges)}
                     for worker in workers
                     for rank, gauges in enumerate(worker.published)
                 ],
-                "decode_interval_metrics": _interval_metrics(interval.preemptions),
+                "decode_interval_metrics": _interval_metrics(preemptions),
                 "active_decode_ids": [worker.index for worker in workers],
                 **NO_PREFILL_ROLE,
             }

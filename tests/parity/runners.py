@@ -38,6 +38,7 @@ class Outcome:
     telemetry: Mapping[str, Any] | None
     passes: list[dict[str, Any]]  # forward-pass records in order of delivery, each with at_ms
     end_ms: float
+    cut: bool
     exit_code: int
 
     def columns(self) -> dict[str, list[Any]]:
@@ -51,13 +52,17 @@ class Outcome:
         ]
         return columns
 
-    def newest_passes(self, tick_ms: float) -> list[dict[str, Any]]:
-        """What a planner ticking every `tick_ms` is given: the newest record per rank; none after the end."""
+    def newest_passes(self, tick_ms: float, limit_ms: float | None = None) -> list[dict[str, Any]]:
+        """What a planner ticking every `tick_ms` is given: the newest record per rank; none after the end.
+
+        A run cut at `limit_ms` has ticks up to the limit.
+        """
         delivered: dict[tuple[float, int, int], dict[str, Any]] = {}
         for record in self.passes:
-            at_ms = math.ceil(record["at_ms"] / tick_ms) * tick_ms
+            at_ms = max(1, math.ceil(record["at_ms"] / tick_ms)) * tick_ms
             delivered[at_ms, record["worker_id"], record["dp_rank"]] = {**record, "at_ms": at_ms}
-        return [delivered[key] for key in sorted(delivered) if key[0] < self.end_ms]
+        last_ms = self.end_ms if not self.cut or limit_ms is None else math.nextafter(limit_ms, math.inf)
+        return [delivered[key] for key in sorted(delivered) if key[0] < last_ms]
 
 
 def split_synthetic(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -90,6 +95,7 @@ def run_model_case(case: Case, folder: Path) -> Outcome:
         telemetry=run.telemetry,
         passes=run.records,
         end_ms=run.end_ms,
+        cut=run.cut,
         exit_code=4 if failed else 0,
     )
 
@@ -128,6 +134,7 @@ def run_product_case(case: Case, folder: Path) -> Outcome:
         telemetry=result.telemetry,
         passes=list(passes_of_log(events)),
         end_ms=max((p["at_ms"] for p in passes_of_log(events)), default=0.0),
+        cut=log_footer(events)["cut"] > 0,
         exit_code=int(result.exit_code),
     )
 
@@ -145,6 +152,11 @@ def passes_of_log(events: Path) -> Iterator[dict[str, Any]]:
                 "dp_rank": rank["rank"],
                 **rank["fpm"],
             }
+
+
+def log_footer(events: Path) -> dict[str, Any]:
+    footer: dict[str, Any] = json.loads(events.read_text().splitlines()[-1])
+    return footer
 
 
 RUNNERS = {"model": run_model_case, "product": run_product_case}
