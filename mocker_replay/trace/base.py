@@ -1,0 +1,127 @@
+"""The words every trace reader shares: row batches, facts, the source protocol.
+
+Decides the columns a replay works with and their units. Never reads a file and never knows a format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+TimestampUnit = Literal["s", "ms", "us"]
+MissingTimestamps = Literal["refuse", "zero", "previous"]
+SurplusHashIds = Literal["refuse", "ignore"]
+MissingHashIds = Literal["refuse", "private"]
+
+TIMESTAMP_UNITS: Final[tuple[str, ...]] = get_args(TimestampUnit)
+
+# Lengths above this are refused: a row of 10**10 tokens is a mistake, and would take the process down.
+MAX_TOKENS: Final = 2**31 - 1
+
+Float64s = npt.NDArray[np.float64]
+Int64s = npt.NDArray[np.int64]
+Int32s = npt.NDArray[np.int32]
+Uint64s = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class RowBatch:
+    """Some rows in file order, as columns of n entries. No prompt is ever materialised."""
+
+    first_row: int  # ordinal of the first row; the others follow without gaps
+    lines: Int64s  # 1-based line numbers in the file
+    timestamp_ms: Float64s  # arrival as the file says it, unit converted, not normalised; NaN = absent
+    input_tokens: Int64s
+    output_tokens: Int64s
+    hash_offsets: Int64s  # (n + 1,); row i owns hash_ids[hash_offsets[i]:hash_offsets[i + 1]]
+    hash_ids: Uint64s  # exactly ceil(input_tokens / trace_block_size) a row, surplus ids cut off
+    session: Int64s  # session ordinal, in order of first appearance
+    turn: Int32s  # position of the row in its session, from 0
+    delay_ms: Float64s  # think time before this turn; 0 for first turns
+    session_names: list[str | None]  # None: the row names no session and is `request_<line>` alone
+    request_ids: list[str | None] | None  # None: no row of this batch names one
+    priority: Int32s
+    strict_priority: Int64s
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFacts:
+    """What one complete, faultless reading of a trace has established."""
+
+    path: str  # as given; "-" for standard input
+    name: str  # for people and reports: the file name
+    format: str
+    num_rows: int
+    digest: str  # BLAKE3 of the bytes read, hex
+    is_sorted: bool  # one turn a session and timestamps never fall: rows may be streamed
+    has_sessions: bool  # some row names a session
+    is_multi_turn: bool  # some session has more than one row
+    num_sessions: int  # rows that name none count one each
+    min_first_timestamp_ms: float | None  # over the first turns of sessions; None: none has one
+    max_first_timestamp_ms: float | None
+    total_input_tokens: int
+    total_output_tokens: int
+    has_request_ids: bool
+    timestamp_unit: TimestampUnit
+    trace_block_size: int
+    warnings: tuple[str, ...]
+
+    @property
+    def span_ms(self) -> float:
+        """Time from the first to the last arrival of a session [ms]."""
+        if self.min_first_timestamp_ms is None or self.max_first_timestamp_ms is None:
+            return 0.0
+        return self.max_first_timestamp_ms - self.min_first_timestamp_ms
+
+
+class TraceSource(Protocol):
+    """A trace that can be read twice: once for the facts, once for the rows."""
+
+    def scan(self) -> TraceFacts:
+        """Read everything once and find all faults.
+
+        Raises:
+            TraceError: with every fault (the first 100 listed, the rest counted).
+        """
+
+    def batches(self, max_rows: int = 1024) -> Iterator[RowBatch]:
+        """The rows in file order, at most `max_rows` at a time; memory does not grow with the trace.
+
+        Raises:
+            TraceError: the file has faults, or is no longer the one that was scanned.
+        """
+
+    def close(self) -> None:
+        """Give the file back."""
+
+
+def concatenate(batches: Sequence[RowBatch]) -> RowBatch:
+    """One batch out of consecutive ones, for small traces and tests."""
+    first = batches[0]
+    offsets = [first.hash_offsets]
+    for batch in batches[1:]:
+        offsets.append(batch.hash_offsets[1:] + offsets[-1][-1])
+    named = any(batch.request_ids is not None for batch in batches)
+    return RowBatch(
+        first_row=first.first_row,
+        lines=np.concatenate([batch.lines for batch in batches]),
+        timestamp_ms=np.concatenate([batch.timestamp_ms for batch in batches]),
+        input_tokens=np.concatenate([batch.input_tokens for batch in batches]),
+        output_tokens=np.concatenate([batch.output_tokens for batch in batches]),
+        hash_offsets=np.concatenate(offsets),
+        hash_ids=np.concatenate([batch.hash_ids for batch in batches]),
+        session=np.concatenate([batch.session for batch in batches]),
+        turn=np.concatenate([batch.turn for batch in batches]),
+        delay_ms=np.concatenate([batch.delay_ms for batch in batches]),
+        session_names=[name for batch in batches for name in batch.session_names],
+        request_ids=[r for batch in batches for r in batch.request_ids or [None] * len(batch)] if named else None,
+        priority=np.concatenate([batch.priority for batch in batches]),
+        strict_priority=np.concatenate([batch.strict_priority for batch in batches]),
+    )

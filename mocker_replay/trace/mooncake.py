@@ -1,0 +1,154 @@
+"""Mooncake JSONL: one request a line, optionally in sessions.
+
+Decides how a file becomes row batches, in two readings: `scan` finds all faults and the facts, `batches`
+delivers the rows. Neither keeps rows; both keep one small record per named session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from mocker_replay.trace.base import Int64s, RowBatch, TraceFacts, Uint64s
+from mocker_replay.trace.faults import FaultList, whole_file_error
+from mocker_replay.trace.line_file import LineFile
+from mocker_replay.trace.mooncake_columns import Columns, num_trace_blocks, read_columns
+from mocker_replay.trace.mooncake_row import MooncakeRules
+from mocker_replay.trace.sessions import SessionTable
+from mocker_replay.trace.suspicion import Tally, warnings_about
+
+SCAN_ROWS: Final = 1024
+_ID_END: Final = 2**64
+
+
+class MooncakeTrace:
+    """One Mooncake file; see TraceSource."""
+
+    def __init__(self, file: LineFile, rules: MooncakeRules) -> None:
+        self._file = file
+        self._rules = rules
+        self._facts: TraceFacts | None = None
+        self._first_private_id = 0  # above all ids of the file, once scanned
+
+    def __enter__(self) -> MooncakeTrace:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def scan(self) -> TraceFacts:
+        if self._facts is None:
+            self._facts = self._scan()
+        return self._facts
+
+    def batches(self, max_rows: int = 1024) -> Iterator[RowBatch]:
+        facts = self.scan()
+        if max_rows < 1:
+            raise ValueError(f"max_rows must be positive, got {max_rows}")
+        faults = FaultList(self._file.shown_path)
+        sessions = SessionTable(self._rules, faults)
+        first_row, next_private_id = 0, self._first_private_id
+        for block in self._file.blocks(max_rows):
+            columns = read_columns(block, self._rules, faults, is_checked=True)
+            batch = self._batch(columns, sessions, first_row, next_private_id)
+            if faults:
+                break
+            if len(batch):
+                first_row += len(batch)
+                next_private_id += _num_private(columns, self._rules)
+                yield batch
+        if faults or self._file.digest != facts.digest:
+            raise whole_file_error(self._file.shown_path, "must not change while it is replayed, but did")
+
+    def _scan(self) -> TraceFacts:
+        faults = FaultList(self._file.shown_path)
+        sessions = SessionTable(self._rules, faults)
+        tally = Tally()
+        for block in self._file.blocks(SCAN_ROWS):
+            columns = read_columns(block, self._rules, faults)
+            tally.add(columns, num_trace_blocks(columns.input_tokens, self._rules.trace_block_size))
+            sessions.place(columns)
+        sessions.finish()
+        if tally.num_rows == 0 and not faults:
+            raise whole_file_error(self._file.shown_path, "must hold at least one request")
+        self._reserve_private_ids(tally, faults)
+        if faults:
+            raise faults.error()
+        return TraceFacts(
+            path=self._file.path,
+            name=self._file.name,
+            format="mooncake",
+            num_rows=tally.num_rows,
+            digest=self._file.digest,
+            is_sorted=sessions.is_sorted and not sessions.is_multi_turn,
+            has_sessions=sessions.has_names,
+            is_multi_turn=sessions.is_multi_turn,
+            num_sessions=sessions.num_sessions,
+            min_first_timestamp_ms=sessions.min_first_ms,
+            max_first_timestamp_ms=sessions.max_first_ms,
+            total_input_tokens=tally.input_tokens,
+            total_output_tokens=tally.output_tokens,
+            has_request_ids=tally.has_request_ids,
+            timestamp_unit=self._rules.timestamp_unit,
+            trace_block_size=self._rules.trace_block_size,
+            warnings=tuple(warnings_about(tally, sessions, self._rules)),
+        )
+
+    def _reserve_private_ids(self, tally: Tally, faults: FaultList) -> None:
+        """Blocks without an id get one that no row of the file uses."""
+        self._first_private_id = tally.max_hash_id + 1
+        if tally.num_private_ids and self._first_private_id + tally.num_private_ids > _ID_END:
+            rule = f"leave no room above {tally.max_hash_id} for {tally.num_private_ids} private ids"
+            faults.add(0, "hash_ids", rule)
+
+    def _batch(self, columns: Columns, sessions: SessionTable, first_row: int, next_private_id: int) -> RowBatch:
+        placed = sessions.place(columns)
+        needed = num_trace_blocks(columns.input_tokens, self._rules.trace_block_size)
+        num_rows = len(columns.lines)
+        offsets = np.zeros(num_rows + 1, np.int64)
+        np.cumsum(needed, out=offsets[1:])
+        return RowBatch(
+            first_row=first_row,
+            lines=columns.lines,
+            timestamp_ms=placed.timestamp_ms,
+            input_tokens=columns.input_tokens,
+            output_tokens=columns.output_tokens,
+            hash_offsets=offsets,
+            hash_ids=_exact_ids(columns, needed, offsets, next_private_id),
+            session=placed.session,
+            turn=placed.turn,
+            delay_ms=placed.delay_ms,
+            session_names=columns.session_ids or [None] * num_rows,
+            request_ids=columns.request_ids,
+            priority=columns.priority.astype(np.int32),
+            strict_priority=columns.strict_priority,
+        )
+
+
+def _num_private(columns: Columns, rules: MooncakeRules) -> int:
+    missing = num_trace_blocks(columns.input_tokens, rules.trace_block_size) - columns.num_hash_ids
+    return int(missing[missing > 0].sum())
+
+
+def _exact_ids(columns: Columns, needed: Int64s, offsets: Int64s, next_private_id: int) -> Uint64s:
+    """One id per prompt block: surplus ids cut off, missing ones counted up from `next_private_id`."""
+    given = columns.num_hash_ids
+    if np.array_equal(given, needed):
+        return columns.hash_ids
+    starts = np.cumsum(given) - given
+    position = np.arange(len(columns.hash_ids)) - np.repeat(starts, given)  # of each given id in its row
+    is_used = position < np.repeat(needed, given)
+    target = np.repeat(offsets[:-1], given)[is_used] + position[is_used]
+    ids = np.empty(int(offsets[-1]), np.uint64)
+    is_private = np.ones(len(ids), bool)
+    is_private[target] = False
+    ids[target] = columns.hash_ids[is_used]
+    num_private = int(is_private.sum())
+    if num_private:
+        ids[is_private] = np.arange(num_private, dtype=np.uint64) + np.uint64(next_private_id)
+    return ids

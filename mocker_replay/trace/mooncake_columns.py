@@ -1,0 +1,226 @@
+"""Blocks of Mooncake lines to columns: the fast reading.
+
+Decides nothing about legality that mooncake_row.py does not decide too: it accepts a block when every row is
+legal beyond doubt, and otherwise says so and leaves the block to the exact reading. The property tests
+hold the two equal.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+from mocker_replay.trace.base import MAX_TOKENS, Float64s, Int64s, TimestampUnit, Uint64s
+from mocker_replay.trace.faults import FaultList
+from mocker_replay.trace.line_file import LineBlock
+from mocker_replay.trace.mooncake_row import ALIASES, CANONICAL, FIELDS, CheckedRow, MooncakeRules, Row, read_row
+
+
+class _Irregular(Exception):
+    """The block needs the exact reading."""
+
+
+@dataclass(slots=True)
+class Columns:
+    """Checked rows as columns; sessions and surplus ids are not settled yet."""
+
+    lines: Int64s
+    timestamp_ms: Float64s  # NaN = absent
+    input_tokens: Int64s
+    output_tokens: Int64s
+    num_hash_ids: Int64s  # as given
+    hash_ids: Uint64s  # as given, rows one after another
+    delay_ms: Float64s | None  # NaN = absent
+    session_ids: list[str | None] | None
+    request_ids: list[str | None] | None
+    priority: Int64s
+    strict_priority: Int64s
+    unknown: set[str]  # names of fields that are no part of the format
+    excused_lines: frozenset[int] = frozenset()  # rows with faults that sessions would trip over again
+
+
+def read_columns(block: LineBlock, rules: MooncakeRules, faults: FaultList, *, is_checked: bool = False) -> Columns:
+    """The rows of a block; blank lines are left out, faults are added.
+
+    Args:
+        is_checked: a former reading has found these bytes faultless, so no key stands twice.
+    """
+    columns = _accept(block, rules, is_checked)
+    return columns if columns is not None else _read_exactly(block, rules, faults)
+
+
+def _accept(block: LineBlock, rules: MooncakeRules, is_checked: bool) -> Columns | None:
+    try:
+        rows = list(map(orjson.loads, block.lines))
+    except orjson.JSONDecodeError:
+        return None
+    if set(map(type, rows)) != {dict}:
+        return None
+    names = set().union(*rows)
+    spelling = _spelling(names)
+    if spelling is None or not (is_checked or _is_plain(block.lines, rows, names)):
+        return None
+    lines = np.arange(block.first_line, block.first_line + len(rows), dtype=np.int64)
+    try:
+        return _assemble(rows, lines, spelling, names - CANONICAL.keys(), rules)
+    except (_Irregular, TypeError, OverflowError):  # the last two: what an array of integers refuses
+        return None
+
+
+def _read_exactly(block: LineBlock, rules: MooncakeRules, faults: FaultList) -> Columns:
+    checked: list[CheckedRow] = []
+    for at, text in enumerate(block.lines):
+        row = read_row(text, block.first_line + at, rules, faults)
+        if row is not None:
+            checked.append(row)
+    lines = np.array([row.line for row in checked], np.int64)
+    rows = [row.row for row in checked]
+    names = set().union(*rows)
+    spelling = {name: name for name in FIELDS if name in names}
+    columns = _assemble(rows, lines, spelling, names - CANONICAL.keys(), rules)
+    columns.excused_lines = frozenset(row.line for row in checked if row.is_excused)
+    return columns
+
+
+def _spelling(names: set[str]) -> dict[str, str] | None:
+    """Canonical name -> the one in use; None when a block uses both spellings of a field."""
+    spelling = {name: name for name in FIELDS if name in names}
+    for name, alias in ALIASES.items():
+        if alias in names:
+            if name in spelling:
+                return None
+            spelling[name] = alias
+    return spelling
+
+
+def _is_plain(lines: list[bytes], rows: list[Row], names: set[str]) -> bool:
+    """True when no known key stands twice in a row, and nothing looks like a bool or "-0"."""
+    text = b"\n".join(lines)
+    if b"true" in text or b"false" in text or b"-0" in text:
+        return False
+    # A key that stands twice has a colon, but no entry of its own.
+    if text.count(b":") == sum(map(len, rows)):
+        return True
+    # Colons in strings or inner objects: count the names, which nothing can spell differently without "\".
+    return b"\\" not in text and all(
+        text.count(b'"%b"' % name.encode()) == sum(name in row for row in rows) for name in names & CANONICAL.keys()
+    )
+
+
+def _assemble(
+    rows: list[Row], lines: Int64s, spelling: dict[str, str], unknown: set[str], rules: MooncakeRules
+) -> Columns:
+    def column(name: str) -> list[Any] | None:
+        key = spelling.get(name)
+        return None if key is None else [row.get(key) for row in rows]
+
+    num_rows = len(rows)
+    hash_lists = _hash_lists(column("hash_ids"), num_rows, rules)
+    hash_ids = array("Q")
+    for ids in hash_lists:
+        hash_ids.fromlist(ids)
+    num_hash_ids = np.fromiter(map(len, hash_lists), np.int64, num_rows)
+    input_tokens = _input_tokens(column("input_length"), num_hash_ids, rules)
+    output_tokens = _integers(column("output_length"), num_rows, 0, MAX_TOKENS)
+    _require_matching_token_ids(column("output_token_ids"), output_tokens)
+    _strings(column("policy_class"))
+    return Columns(
+        lines=lines,
+        timestamp_ms=_to_ms(_floats(column("timestamp"), num_rows), rules.timestamp_unit),
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        num_hash_ids=num_hash_ids,
+        hash_ids=np.array(hash_ids, np.uint64),
+        delay_ms=_floats(delays, num_rows) if (delays := column("delay")) is not None else None,
+        session_ids=_strings(column("session_id")),
+        request_ids=_strings(column("request_id")),
+        priority=_integers(column("priority"), num_rows, -(2**31), 2**31 - 1, default=0),
+        strict_priority=_integers(column("strict_priority"), num_rows, 0, 2**32 - 1, default=0),
+        unknown=unknown,
+    )
+
+
+_NONE: Final = type(None)
+
+
+def _integers(values: list[Any] | None, num_rows: int, low: int, high: int, default: int | None = None) -> Int64s:
+    if values is None:
+        values = [None] * num_rows
+    types = set(map(type, values))
+    if default is not None and _NONE in types:
+        values = [default if value is None else value for value in values]
+        types = types - {_NONE} | {int}
+    if not types <= {int}:
+        raise _Irregular
+    column = np.array(values, np.int64)
+    if num_rows and (column.min() < low or column.max() > high):
+        raise _Irregular
+    return column
+
+
+def _floats(values: list[Any] | None, num_rows: int) -> Float64s:
+    if values is None:
+        return np.full(num_rows, np.nan)
+    if not set(map(type, values)) <= {int, float, _NONE}:
+        raise _Irregular
+    return np.array(values, np.float64) + 0.0  # None becomes NaN, -0.0 becomes 0.0
+
+
+def _strings(values: list[Any] | None) -> list[str | None] | None:
+    if values is not None and not set(map(type, values)) <= {str, _NONE}:
+        raise _Irregular
+    return values
+
+
+def _to_ms(times: Float64s, unit: TimestampUnit) -> Float64s:
+    """Times of the file in ms; one beyond the range of float64 becomes infinite, which sessions refuse."""
+    if unit == "ms":
+        return times
+    with np.errstate(over="ignore"):
+        return times * 1000.0 if unit == "s" else times / 1000.0
+
+
+def _hash_lists(values: list[Any] | None, num_rows: int, rules: MooncakeRules) -> Sequence[list[int]]:
+    if values is None:
+        values = [None] * num_rows
+    types = set(map(type, values))
+    if _NONE in types and rules.missing_hash_ids == "private":
+        values = [[] if value is None else value for value in values]
+        types = types - {_NONE} | {list}
+    if not types <= {list}:
+        raise _Irregular
+    return values
+
+
+def _input_tokens(values: list[Any] | None, num_hash_ids: Int64s, rules: MooncakeRules) -> Int64s:
+    size = rules.trace_block_size
+    if values is None:
+        values = [None] * len(num_hash_ids)
+    if None in values:
+        capacity = num_hash_ids.tolist()
+        values = [n * size if value is None else value for value, n in zip(values, capacity, strict=True)]
+    column = _integers(values, len(values), 1, MAX_TOKENS)
+    surplus = num_hash_ids - num_trace_blocks(column, size)
+    if rules.missing_hash_ids == "refuse" and (surplus < 0).any():
+        raise _Irregular
+    if rules.surplus_hash_ids == "refuse" and (surplus > 1).any():
+        raise _Irregular
+    return column
+
+
+def num_trace_blocks(input_tokens: Int64s, trace_block_size: int) -> Int64s:
+    """Trace blocks each prompt covers, a partial last one included."""
+    return -(-input_tokens // trace_block_size)
+
+
+def _require_matching_token_ids(values: list[Any] | None, output_tokens: Int64s) -> None:
+    if values is None:
+        return
+    for ids, expected in zip(values, output_tokens.tolist(), strict=True):
+        if ids is not None and (type(ids) is not list or len(array("I", ids)) != expected):
+            raise _Irregular
