@@ -2,6 +2,7 @@
 
 MR_DEBUG=1 adds bounds and invariant checks; it never changes a result. Metadata is in pyproject.toml.
 """
+
 import os
 from pathlib import Path
 

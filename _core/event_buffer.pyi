@@ -16,6 +16,18 @@ class EventBuffer:
     def records_array(self) -> npt.NDArray[Any]: ...
     def words_array(self) -> npt.NDArray[np.int64]: ...
     def append_record(
-        self, kind: int, t_ms: float, worker: int = 0, rank: int = -1, request: int = -1, *,
-        a: int = 0, b: int = 0, c: int = 0, d: int = 0, e: int = 0, x: float = ..., words: Sequence[int] | None = None,
+        self,
+        kind: int,
+        t_ms: float,
+        worker: int = 0,
+        rank: int = -1,
+        request: int = -1,
+        *,
+        a: int = 0,
+        b: int = 0,
+        c: int = 0,
+        d: int = 0,
+        e: int = 0,
+        x: float = ...,
+        words: Sequence[int] | None = None,
     ) -> None: ...

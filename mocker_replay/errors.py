@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 
 class ExitCode(enum.IntEnum):
@@ -20,38 +21,6 @@ class ExitCode(enum.IntEnum):
     INVARIANT = 3
     REQUESTS_FAILED = 4
     INTERRUPTED = 130
-
-
-class MockerReplayError(Exception):
-    """Root of all errors this program raises on purpose."""
-
-    exit_code = ExitCode.INVARIANT
-
-
-class UsageError(MockerReplayError):
-    """An option or a combination of options that is refused."""
-
-    exit_code = ExitCode.USAGE
-
-
-class ConfigError(UsageError):
-    """An engine configuration that is refused; the message names the key path."""
-
-
-class OutputError(MockerReplayError):
-    """An output cannot be written: full disk, missing rights, closed pipe."""
-
-    exit_code = ExitCode.USAGE
-
-
-class InvariantError(MockerReplayError):
-    """The machine stands still or broke one of its own rules; a bug, or a hopeless configuration."""
-
-
-class ReplayInterrupted(MockerReplayError):
-    """The user interrupted the run; partial results were kept."""
-
-    exit_code = ExitCode.INTERRUPTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +38,52 @@ class Fault:
         what = f"{self.field}: " if self.field else ""
         got = f" (got {self.value})" if self.value else ""
         return f"{where}: {what}{self.rule}{got}"
+
+
+class MockerReplayError(Exception):
+    """Root of all errors this program raises on purpose."""
+
+    exit_code = ExitCode.INVARIANT
+
+
+class UsageError(MockerReplayError):
+    """An option or a combination of options that is refused. Of several faults the first is the headline."""
+
+    exit_code = ExitCode.USAGE
+    faults: tuple[Fault, ...] = ()
+
+    @classmethod
+    def of(cls, faults: Sequence[Fault]) -> Self:
+        """One error for all faults found."""
+        error = cls("\n".join(str(fault) for fault in faults))
+        error.faults = tuple(faults)
+        return error
+
+
+class OutputError(MockerReplayError):
+    """An output cannot be written: full disk, missing rights, closed pipe."""
+
+    exit_code = ExitCode.USAGE
+
+
+class ClosedPipe(OutputError):
+    """The reader of standard output has gone. Not a fault: the process ends quietly."""
+
+    exit_code = ExitCode.OK
+
+
+class InvariantError(MockerReplayError):
+    """The machine stands still or broke one of its own rules; a bug, or a hopeless configuration."""
+
+
+class ReplayInterrupted(MockerReplayError):
+    """The user interrupted the run; partial results were kept."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
+class ConfigError(UsageError):
+    """An engine configuration that is refused; the message names the key path."""
 
 
 class TraceError(MockerReplayError):

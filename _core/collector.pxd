@@ -1,0 +1,86 @@
+# Per-request figures and counters out of ordered event records (see docs/metrics.md).
+from libc.stdint cimport int8_t, int32_t, int64_t
+
+from .event_buffer cimport Event
+from .gap_pool cimport GapPool
+
+
+cdef struct Interval:
+    # Telemetry counters since the last take_interval().
+    int64_t arrivals
+    int64_t completions
+    int64_t input_tokens      # of the completions
+    int64_t output_tokens     # of the completions
+    int64_t ttft_count
+    int64_t mean_gap_count    # completions with at least two tokens
+    int64_t decode_tokens     # tokens accepted in decode passes, those beyond the requested length included
+    int64_t decode_forwards   # (request, decode pass) pairs; the pass of a first token is no decode pass
+    int64_t preemptions       # published by a gauges record
+    double ttft_sum_ms
+    double mean_gap_sum_ms
+
+
+cdef struct Totals:
+    int64_t arrivals
+    int64_t preemptions
+    int64_t passes            # worker passes that ended
+    int64_t rank_passes       # rank passes that ended
+    int64_t tokens            # emitted, whatever became of the request
+    int64_t prefill_tokens    # committed by passes that ended
+    int64_t decode_tokens
+    int64_t decode_forwards
+
+
+cdef class Collector:
+    cdef readonly int32_t num_workers
+    cdef readonly int32_t dp_size
+    cdef readonly Py_ssize_t num_rows       # largest request ordinal seen + 1
+    cdef Py_ssize_t _row_capacity
+    cdef dict _arrays                       # name -> (row_capacity,) ndarray; the pointers below point into them
+
+    cdef double* _arrival_ms                # NaN = absent in all times
+    cdef double* _first_admit_ms
+    cdef double* _first_token_ms
+    cdef double* _second_token_ms
+    cdef double* _last_token_ms
+    cdef double* _terminal_ms
+    cdef int64_t* _input_tokens
+    cdef int64_t* _requested_output_tokens
+    cdef int64_t* _output_tokens
+    cdef int64_t* _reused_tokens_max        # over all admissions
+    cdef int64_t* _reused_tokens_first      # of the first admission
+    cdef int64_t* _needed                   # figures of a rejection or failure, -1 absent
+    cdef int64_t* _available
+    cdef int32_t* _num_admissions
+    cdef int32_t* _num_preemptions
+    cdef int32_t* _worker                   # -1 not arrived
+    cdef int32_t* _rank
+    cdef int32_t* _session                  # ordinal, -1 none
+    cdef int32_t* _turn
+    cdef int8_t* _status                    # -1 not arrived, -2 arrived and not terminal, else TerminalStatus
+    cdef int8_t* _reason                    # TerminalReason, -1 none
+
+    cdef int64_t* _gauges                   # (num_workers * dp_size, 5), owned: active, inactive blocks, running,
+                                            # waiting, preemptions not published yet
+    cdef GapPool _gap_pool
+    cdef Py_ssize_t _num_readmissions
+    cdef Py_ssize_t _readmission_capacity
+    cdef int64_t* _readmission_request
+    cdef double* _readmission_ms
+    cdef int64_t* _readmission_reused_tokens
+    cdef Interval _interval
+    cdef Totals _totals
+
+    cdef int take(self, const Event* records, Py_ssize_t num_records, const int64_t* words) except -1 nogil
+    cdef Py_ssize_t _row_of(self, const Event* event) except -1 nogil
+    cdef int32_t _rank_of(self, const Event* event) except -1 nogil
+    cdef int _arrive(self, const Event* event) except -1 nogil
+    cdef int _admit(self, const Event* event) except -1 nogil
+    cdef int _publish_gauges(self, const Event* event) except -1 nogil
+    cdef int _begin_output(self, const Event* event) except -1 nogil
+    cdef void _count_decode(self, int64_t tokens, int64_t forwards) noexcept nogil
+    cdef int _end_rank_pass(self, const Event* event) except -1 nogil
+    cdef int _end_request(self, const Event* event, const int64_t* words) except -1 nogil
+    cdef int _cut(self, const Event* event) except -1 nogil
+    cdef int _grow_rows(self, Py_ssize_t wanted) except -1
+    cdef int _grow_readmissions(self) except -1

@@ -1,0 +1,349 @@
+"""Event records in, per-request columns and pooled token gaps out.
+
+Decides: how figures are kept while a run goes on. Never decides a time: every time is copied from a record. The gaps
+between tokens are kept by gap_pool; formulas over the columns live in mocker_replay.report.
+"""
+cimport cython
+from libc.math cimport NAN
+from libc.stdlib cimport calloc, free
+
+from .event_buffer cimport (
+    EV_ADMISSION,
+    EV_ARRIVAL,
+    EV_CUT,
+    EV_FIRST_TOKEN,
+    EV_GAUGES,
+    EV_PASS_END,
+    EV_PREEMPTION,
+    EV_RANK_END,
+    EV_RESUMED,
+    EV_SECOND_TOKEN,
+    EV_TERMINAL,
+    TERM_COMPLETED,
+    EventBuffer,
+)
+from .gap_pool cimport GapPool
+
+import numpy as np
+
+cdef enum:
+    NOT_ARRIVED = -1
+    NOT_TERMINAL = -2
+    NUM_GAUGES = 4
+    RANK_WORDS = 5   # gauges, then preemptions not published yet
+
+# name -> (dtype, fill)
+COLUMN_TYPES = {
+    "arrival_ms": ("f8", NAN),
+    "first_admit_ms": ("f8", NAN),
+    "first_token_ms": ("f8", NAN),
+    "second_token_ms": ("f8", NAN),
+    "last_token_ms": ("f8", NAN),
+    "terminal_ms": ("f8", NAN),
+    "input_tokens": ("i8", 0),
+    "requested_output_tokens": ("i8", 0),
+    "output_tokens": ("i8", 0),
+    "reused_tokens_max": ("i8", 0),
+    "reused_tokens_first": ("i8", 0),
+    "needed": ("i8", -1),
+    "available": ("i8", -1),
+    "num_admissions": ("i4", 0),
+    "num_preemptions": ("i4", 0),
+    "worker": ("i4", -1),
+    "rank": ("i4", -1),
+    "session": ("i4", -1),
+    "turn": ("i4", 0),
+    "status": ("i1", NOT_ARRIVED),
+    "reason": ("i1", -1),
+}
+_READMISSION_TYPES = {
+    "readmission_request": "i8", "readmission_ms": "f8", "readmission_reused_tokens": "i8",
+}
+
+
+@cython.final
+cdef class Collector:
+    def __cinit__(self, int32_t num_workers, int32_t dp_size):
+        if num_workers < 1 or dp_size < 1:
+            raise ValueError(f"a collector needs workers and ranks, got {num_workers} and {dp_size}")
+        self.num_workers = num_workers
+        self.dp_size = dp_size
+        self._gauges = <int64_t*>calloc(num_workers * dp_size * RANK_WORDS, sizeof(int64_t))
+        if self._gauges is NULL:
+            raise MemoryError(f"gauges of {num_workers * dp_size} ranks")
+        self._gap_pool = GapPool(num_workers * dp_size)
+        self._arrays = {}
+        self._grow_rows(1024)
+        self._grow_readmissions()
+
+    def __dealloc__(self):
+        free(self._gauges)
+
+    def consume(self, EventBuffer buffer not None):
+        """Take all records of `buffer`, in order. The buffer is not changed.
+
+        Raises:
+            RuntimeError: the records contradict each other; a bug of their producer.
+        """
+        with nogil:
+            self.take(buffer.records, buffer.count, buffer.words)
+
+    cdef int take(self, const Event* records, Py_ssize_t num_records, const int64_t* words) except -1 nogil:
+        """Take records in order; `words` are their payloads."""
+        cdef Py_ssize_t i
+        cdef const Event* event
+        for i in range(num_records):
+            event = &records[i]
+            if event.kind == EV_RANK_END:
+                self._end_rank_pass(event)
+            elif event.kind == EV_FIRST_TOKEN:
+                self._begin_output(event)
+            elif event.kind == EV_SECOND_TOKEN:
+                self._second_token_ms[self._row_of(event)] = event.t_ms
+            elif event.kind == EV_RESUMED:
+                self._gap_pool.resume(self._row_of(event), self._rank_of(event), event.t_ms, event.x)
+            elif event.kind == EV_GAUGES:
+                self._publish_gauges(event)
+            elif event.kind == EV_ARRIVAL:
+                self._arrive(event)
+            elif event.kind == EV_ADMISSION:
+                self._admit(event)
+            elif event.kind == EV_PREEMPTION:
+                self._num_preemptions[self._row_of(event)] += 1
+                self._totals.preemptions += 1
+                self._gauges[self._rank_of(event) * RANK_WORDS + NUM_GAUGES] += 1
+            elif event.kind == EV_TERMINAL:
+                self._end_request(event, words)
+            elif event.kind == EV_PASS_END:
+                self._totals.passes += 1
+            elif event.kind == EV_CUT:
+                self._cut(event)
+        return 0
+
+    cdef Py_ssize_t _row_of(self, const Event* event) except -1 nogil:
+        """Ordinal of a record's request, which must have arrived and not ended."""
+        if event.request < 0 or event.request >= self.num_rows or self._status[event.request] != NOT_TERMINAL:
+            _fail(event, "its request has not arrived or has ended already")
+        return event.request
+
+    cdef int32_t _rank_of(self, const Event* event) except -1 nogil:
+        """Scheduler number of a record's worker and rank."""
+        if event.worker < 0 or event.worker >= self.num_workers or event.rank < 0 or event.rank >= self.dp_size:
+            _fail(event, "there is no such worker or rank")
+        return event.worker * self.dp_size + event.rank
+
+    cdef int _arrive(self, const Event* event) except -1 nogil:
+        cdef Py_ssize_t row = event.request
+        self._rank_of(event)
+        if row < 0:
+            _fail(event, "a request ordinal is not negative")
+        if row >= self.num_rows:
+            if row >= self._row_capacity:
+                with gil:
+                    self._grow_rows(row + 1)
+            self.num_rows = row + 1
+        if self._status[row] != NOT_ARRIVED:
+            _fail(event, "its request has arrived before")
+        self._status[row] = NOT_TERMINAL
+        self._arrival_ms[row] = event.t_ms
+        self._input_tokens[row] = event.a
+        self._requested_output_tokens[row] = event.b
+        self._session[row] = <int32_t>event.c
+        self._turn[row] = <int32_t>event.d
+        self._worker[row] = event.worker
+        self._rank[row] = event.rank
+        self._totals.arrivals += 1
+        self._interval.arrivals += 1
+        return 0
+
+    cdef int _admit(self, const Event* event) except -1 nogil:
+        cdef Py_ssize_t row = self._row_of(event)
+        if self._num_admissions[row] == 0:
+            self._first_admit_ms[row] = event.t_ms
+            self._reused_tokens_first[row] = event.a
+        else:
+            if self._num_readmissions == self._readmission_capacity:
+                with gil:
+                    self._grow_readmissions()
+            self._readmission_request[self._num_readmissions] = row
+            self._readmission_ms[self._num_readmissions] = event.t_ms
+            self._readmission_reused_tokens[self._num_readmissions] = event.a
+            self._num_readmissions += 1
+        self._num_admissions[row] += 1
+        self._reused_tokens_max[row] = max(self._reused_tokens_max[row], event.a)
+        return 0
+
+    cdef int _publish_gauges(self, const Event* event) except -1 nogil:
+        """The scheduler's published state; a preemption counts for telemetry from here on, not before."""
+        cdef int64_t* gauges = &self._gauges[self._rank_of(event) * RANK_WORDS]
+        gauges[0], gauges[1], gauges[2], gauges[3] = event.a, event.b, event.c, event.d
+        self._interval.preemptions += gauges[NUM_GAUGES]
+        gauges[NUM_GAUGES] = 0
+        return 0
+
+    cdef int _begin_output(self, const Event* event) except -1 nogil:
+        """A first token; its pass is no decode pass for this request, whatever it emitted there."""
+        self._first_token_ms[self._row_of(event)] = event.t_ms
+        self._count_decode(-max(1, event.a), -1)
+        return self._gap_pool.begin(event.request, self._rank_of(event))
+
+    cdef void _count_decode(self, int64_t tokens, int64_t forwards) noexcept nogil:
+        self._totals.decode_tokens += tokens
+        self._totals.decode_forwards += forwards
+        self._interval.decode_tokens += tokens
+        self._interval.decode_forwards += forwards
+
+    cdef int _end_rank_pass(self, const Event* event) except -1 nogil:
+        self._totals.rank_passes += 1
+        self._totals.tokens += event.a
+        self._totals.prefill_tokens += event.d
+        self._count_decode(event.a, event.c)
+        # Beyond one token per emitting request there are only burst tokens, at no distance from their predecessors.
+        return self._gap_pool.count_pass(self._rank_of(event), event.t_ms, event.x, event.b, event.a - event.c)
+
+    cdef int _end_request(self, const Event* event, const int64_t* words) except -1 nogil:
+        cdef Py_ssize_t row = self._row_of(event)
+        self._terminal_ms[row] = event.t_ms
+        self._output_tokens[row] = event.b
+        self._last_token_ms[row] = event.x
+        self._reason[row] = <int8_t>event.c
+        self._count_decode(event.e, 0)
+        if event.d >= 0 and words is not NULL:
+            self._needed[row] = words[event.d]
+            self._available[row] = words[event.d + 1]
+        if event.a != TERM_COMPLETED:
+            self._gap_pool.take_back(row, self._worker[row] * self.dp_size + self._rank[row], event.b, event.x)
+            self._status[row] = <int8_t>event.a
+            return 0
+        self._gap_pool.settle(row)
+        self._status[row] = TERM_COMPLETED
+        self._interval.completions += 1
+        self._interval.input_tokens += self._input_tokens[row]
+        self._interval.output_tokens += event.b
+        if event.b >= 1:
+            self._interval.ttft_count += 1
+            self._interval.ttft_sum_ms += max(0.0, self._first_token_ms[row] - self._arrival_ms[row])
+        if event.b >= 2:
+            self._interval.mean_gap_count += 1
+            self._interval.mean_gap_sum_ms += max(0.0, event.x - self._first_token_ms[row]) / <double>(event.b - 1)
+        return 0
+
+    cdef int _cut(self, const Event* event) except -1 nogil:
+        """The run ends with this request unfinished: it keeps its figures, but its gaps leave the pool."""
+        cdef Py_ssize_t row = self._row_of(event)
+        self._output_tokens[row] = event.a
+        self._last_token_ms[row] = event.x
+        return self._gap_pool.take_back(row, self._worker[row] * self.dp_size + self._rank[row], event.a, event.x)
+
+    cdef int _grow_rows(self, Py_ssize_t wanted) except -1:
+        """Make room for `wanted` rows; arrays handed out earlier keep the old memory."""
+        cdef Py_ssize_t capacity = max(wanted, self._row_capacity + self._row_capacity // 2)
+        for name, (dtype, fill) in COLUMN_TYPES.items():
+            grown = np.empty(capacity, dtype)
+            if self._row_capacity:
+                grown[:self._row_capacity] = self._arrays[name]
+            grown[self._row_capacity:] = fill
+            self._arrays[name] = grown
+        self._row_capacity = capacity
+        self._arrival_ms = _f8(self._arrays["arrival_ms"])
+        self._first_admit_ms = _f8(self._arrays["first_admit_ms"])
+        self._first_token_ms = _f8(self._arrays["first_token_ms"])
+        self._second_token_ms = _f8(self._arrays["second_token_ms"])
+        self._last_token_ms = _f8(self._arrays["last_token_ms"])
+        self._terminal_ms = _f8(self._arrays["terminal_ms"])
+        self._input_tokens = _i8(self._arrays["input_tokens"])
+        self._requested_output_tokens = _i8(self._arrays["requested_output_tokens"])
+        self._output_tokens = _i8(self._arrays["output_tokens"])
+        self._reused_tokens_max = _i8(self._arrays["reused_tokens_max"])
+        self._reused_tokens_first = _i8(self._arrays["reused_tokens_first"])
+        self._needed = _i8(self._arrays["needed"])
+        self._available = _i8(self._arrays["available"])
+        self._num_admissions = _i4(self._arrays["num_admissions"])
+        self._num_preemptions = _i4(self._arrays["num_preemptions"])
+        self._worker = _i4(self._arrays["worker"])
+        self._rank = _i4(self._arrays["rank"])
+        self._session = _i4(self._arrays["session"])
+        self._turn = _i4(self._arrays["turn"])
+        self._status = _i1(self._arrays["status"])
+        self._reason = _i1(self._arrays["reason"])
+        return 0
+
+    cdef int _grow_readmissions(self) except -1:
+        cdef Py_ssize_t capacity = max(64, self._readmission_capacity * 2)
+        for name, dtype in _READMISSION_TYPES.items():
+            grown = np.zeros(capacity, dtype)
+            if self._readmission_capacity:
+                grown[:self._readmission_capacity] = self._arrays[name]
+            self._arrays[name] = grown
+        self._readmission_capacity = capacity
+        self._readmission_request = _i8(self._arrays["readmission_request"])
+        self._readmission_ms = _f8(self._arrays["readmission_ms"])
+        self._readmission_reused_tokens = _i8(self._arrays["readmission_reused_tokens"])
+        return 0
+
+    def columns(self):
+        """Figures of every request, by ordinal.
+
+        Returns:
+            Name -> array. The names of COLUMN_TYPES have (num_rows,) entries; readmission_request, readmission_ms
+            and readmission_reused_tokens hold the admissions after the first, in order of time. No copy is made:
+            the arrays are up to date until the next consume() and must not be written to.
+        """
+        arrays = {name: self._arrays[name][:self.num_rows] for name in COLUMN_TYPES}
+        arrays.update({name: self._arrays[name][:self._num_readmissions] for name in _READMISSION_TYPES})
+        for array in arrays.values():
+            array.flags.writeable = False
+        return arrays
+
+    def gaps(self):
+        """Distances of consecutive tokens, pooled over all completed requests, exact.
+
+        Gaps of requests that are still live are included until their TERMINAL or CUT record has been consumed.
+
+        Returns:
+            (values, weights): ascending distinct gaps [ms] float64, how often each occurs int64 (> 0).
+        """
+        return self._gap_pool.gaps()
+
+    def gauges(self):
+        """Latest scheduler gauges, (num_workers * dp_size, 4) int64: active blocks, inactive blocks, running, waiting."""
+        cdef Py_ssize_t size = self.num_workers * self.dp_size * RANK_WORDS
+        return np.array(<int64_t[:size]>self._gauges).reshape(-1, RANK_WORDS)[:, :NUM_GAUGES]
+
+    def totals(self):
+        """Counters of the whole run, name -> int."""
+        return self._totals
+
+    def take_interval(self):
+        """Counters since the last call (or the start), name -> number; they start again at zero."""
+        cdef Interval taken = self._interval
+        self._interval = Interval(0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0)
+        return taken
+
+
+cdef int _fail(const Event* event, const char* rule) except -1 nogil:
+    with gil:
+        raise RuntimeError(
+            f"event record of kind {event.kind} at {event.t_ms} ms (worker {event.worker}, rank {event.rank}, "
+            f"request {event.request}) cannot be counted: {rule.decode()}"
+        )
+
+
+cdef double* _f8(object array) except NULL:
+    cdef double[::1] view = array
+    return &view[0]
+
+
+cdef int64_t* _i8(object array) except NULL:
+    cdef int64_t[::1] view = array
+    return &view[0]
+
+
+cdef int32_t* _i4(object array) except NULL:
+    cdef int32_t[::1] view = array
+    return &view[0]
+
+
+cdef int8_t* _i1(object array) except NULL:
+    cdef int8_t[::1] view = array
+    return &view[0]

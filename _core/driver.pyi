@@ -1,0 +1,62 @@
+from typing import Any, NamedTuple, final
+
+import numpy.typing as npt
+
+from .engine import Engine
+from .event_buffer import EventBuffer
+
+CATCH_UP_MS: float
+PHASE_NAMES: tuple[str, ...]
+STIMULUS_NAMES: tuple[str, ...]
+STATUS_TEXTS: dict[int, str]
+
+class DriverMisuse(RuntimeError): ...
+
+class Command(NamedTuple):
+    command_id: int
+    kind: str
+    request: int
+    rank: int = 0
+    n_in: int = 0
+    n_out: int = 0
+    hash_ids: tuple[int, ...] = ()
+    discard: bool = False
+
+class Step(NamedTuple):
+    events: int
+    replies: tuple[tuple[int, bool, str], ...]
+    boundary_reply: tuple[int, bool, str] | str | None
+    wants: tuple[str, ...]
+    pass_deadline_ms: float | None
+    internal_deadline_ms: float | None
+    stopped: bool
+    error: str | None
+
+def pass_start_ms(reading_ms: float, engine_ms: float, carried_ms: float | None) -> float: ...
+def internal_work_ms(reading_ms: float, engine_ms: float, deadline_ms: float, active: bool) -> float | None: ...
+
+@final
+class Machine:
+    engine: Engine
+    out: EventBuffer
+    phase: int
+    engine_ms: float
+    carried_ms: float
+    pass_end_ms: float
+    def __new__(cls, engine: Engine, out: EventBuffer) -> Machine: ...
+    def advance(self, now_ms: float, until_ms: float) -> float: ...
+    def enqueue(self, command: Command) -> None: ...
+    def step(
+        self,
+        stimulus: str,
+        reading_ms: float,
+        *,
+        command: Command | None = None,
+        num_cancels: int = 0,
+        num_commands: int = 0,
+    ) -> Step: ...
+    def wants(self) -> tuple[str, ...]: ...
+    @property
+    def phase_name(self) -> str: ...
+    @property
+    def boundary_records(self) -> npt.NDArray[Any]: ...

@@ -1,0 +1,655 @@
+"""The driver machine of one engine: a deterministic function of (stimulus, clock reading), without I/O.
+
+Theory of operation. The machine is in one phase; a phase wants a fixed set of stimuli, in order of priority. `step_c`
+takes one of them with one clock reading, appends events to `out`, and leaves the machine in the next phase. A step
+that published anything wants PUBLISHED before all else, so the machine never runs ahead of its consumer. A shell
+chooses the stimulus (the first wanted one that is there), waits, and owns lanes and clocks; it never decides.
+
+`pump` and `advance` are the bulk move: they feed stimuli from the machine's own lanes to the same `step_c`, without
+the GIL, while nothing from outside is due.
+
+Modelled time is float64 ms. Three rules pick it, and only these see the clock reading: the start of a pass, the
+time of a command, the time of internal work. Source: driver specification, sections 2 to 8.
+"""
+cimport cython
+from libc.math cimport INFINITY, NAN, isfinite
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy
+
+from .engine cimport APPLY_ACTIVE, APPLY_APPLIED, APPLY_NO_RANK, APPLY_NOOP, APPLY_SUBMITTED
+from .event_buffer cimport (
+    CMD_CANCEL, CMD_IN_PASS, CMD_SUBMIT, CMD_SUPPRESSED, EV_COMMAND, EV_INTERNAL_WORK, RES_APPLIED, RES_NOOP,
+    RES_SUBMITTED, Event,
+)
+
+from typing import NamedTuple
+
+from .types import CommandError, LivelockError
+
+# How far a late pass may start behind the wall clock without losing modelled time [ms].
+CATCH_UP_MS = 5.0
+
+cdef enum:
+    # A lane of cancellations refilled faster than it is read must not keep a pass from ending.
+    MAX_OVERDUE_CANCELS = 1024
+    # Effect-free passes of no length at one engine time before the machine stops with a livelock.
+    MAX_IDLE_PASSES = 1024
+
+PHASE_NAMES = (
+    "turn", "idle", "snapshot", "snapshot_cancels", "snapshot_commands", "start_pass", "in_pass", "at_boundary",
+    "post_pass", "post_cancels", "post_deferred", "post_commands", "yield", "stopped",
+)
+STIMULUS_NAMES = (
+    "go", "cancel", "cancel_item", "command_item", "lane_empty", "lane_closed", "lane_counts", "pass_timer",
+    "internal_timer", "boundary_apply", "boundary_finish", "boundary_dropped", "published", "publish_closed", "yielded",
+)
+STATUS_TEXTS = {
+    APPLY_SUBMITTED: "submitted", APPLY_APPLIED: "applied", APPLY_NOOP: "noop",
+    APPLY_ACTIVE: "request is already active", APPLY_NO_RANK: "attention-DP rank is out of range",
+}
+
+
+class DriverMisuse(RuntimeError):
+    """A stimulus the machine does not want in its phase; nothing changed."""
+
+
+class Command(NamedTuple):
+    """One envelope of a control lane. `n_in`, `n_out`, `hash_ids` belong to a submit, `discard` to a cancel."""
+
+    command_id: int
+    kind: str                # "submit" or "cancel"
+    request: int             # trace row ordinal
+    rank: int = 0
+    n_in: int = 0
+    n_out: int = 0
+    hash_ids: tuple = ()
+    discard: bool = False
+
+
+class Step(NamedTuple):
+    """What one step asks of its shell.
+
+    events: records appended to `out` by this step. replies: (command_id, ok, text) now due. boundary_reply: answer to
+    BOUNDARY_APPLY or BOUNDARY_FINISH, else None. wants: names of the stimuli that may come next, first wins.
+    pass_deadline_ms, internal_deadline_ms: absolute, None where none runs. stopped: the machine is done; error: why, or None.
+    """
+
+    events: int
+    replies: tuple
+    boundary_reply: object
+    wants: tuple
+    pass_deadline_ms: float | None
+    internal_deadline_ms: float | None
+    stopped: bool
+    error: str | None
+
+
+# -- time rules ---------------------------------------------------------------------------------------
+
+cdef double _pass_start(double reading_ms, double engine_ms, bint has_carried, double carried_ms) noexcept nogil:
+    cdef double floor_ms
+    if not has_carried:
+        return max(reading_ms, engine_ms)
+    floor_ms = max(reading_ms - 5.0, 0.0)
+    return max(max(carried_ms, floor_ms), engine_ms)
+
+
+cdef double _internal_time(double reading_ms, double engine_ms, double deadline_ms, bint active) noexcept nogil:
+    """Time at which due internal work is handled; NaN when it is not due."""
+    if deadline_ms > max(reading_ms, engine_ms):
+        return NAN
+    return max(engine_ms, deadline_ms) if active else max(engine_ms, reading_ms)
+
+
+def pass_start_ms(double reading_ms, double engine_ms, carried_ms):
+    """Start of the next pass [ms]; `carried_ms` is the end of the last one, or None after the engine ran dry."""
+    return _pass_start(reading_ms, engine_ms, carried_ms is not None, 0.0 if carried_ms is None else carried_ms)
+
+
+def internal_work_ms(double reading_ms, double engine_ms, double deadline_ms, bint active):
+    """Time of internal work [ms], None when it is not due; `active`: a carried deadline exists."""
+    cdef double at = _internal_time(reading_ms, engine_ms, deadline_ms, active)
+    return None if at != at else at
+
+
+# -- lanes --------------------------------------------------------------------------------------------
+
+cdef int lane_push(Lane* lane, Envelope* envelope) except -1 nogil:
+    cdef Envelope* grown
+    cdef int64_t capacity, i
+    if lane.items is NULL or lane.count > lane.mask:
+        capacity = 16 if lane.items is NULL else (lane.mask + 1) * 2
+        grown = <Envelope*>malloc(capacity * sizeof(Envelope))
+        if grown is NULL:
+            with gil:
+                raise MemoryError(f"lane of {capacity} commands")
+        for i in range(lane.count):
+            grown[i] = lane.items[(lane.head + i) & lane.mask]
+        free(lane.items)
+        lane.items = grown
+        lane.head = 0
+        lane.mask = capacity - 1
+    lane.items[(lane.head + lane.count) & lane.mask] = envelope[0]
+    lane.count += 1
+    return 0
+
+
+cdef int lane_pop(Lane* lane, Envelope* envelope) noexcept nogil:
+    """Oldest envelope into `envelope`; 0 when the lane is empty."""
+    if lane.count == 0:
+        return 0
+    envelope[0] = lane.items[lane.head]
+    lane.head = (lane.head + 1) & lane.mask
+    lane.count -= 1
+    return 1
+
+
+cdef void lane_free(Lane* lane) noexcept nogil:
+    cdef Envelope envelope
+    while lane_pop(lane, &envelope):
+        free(envelope.hash_ids)
+    free(lane.items)
+    lane.items = NULL
+
+
+# -- the machine --------------------------------------------------------------------------------------
+
+@cython.final
+cdef class Machine:
+    """Driver of one engine.
+
+    Args:
+        engine: the worker to drive; the machine is its only caller.
+        out: where events go; the shell's consumer empties it.
+    """
+
+    def __cinit__(self, Engine engine not None, EventBuffer out not None):
+        self.engine = engine
+        self.out = out
+        self.boundary_events = EventBuffer()
+        self.phase = PHASE_TURN
+        self.carried_ms = self.pass_end_ms = NAN
+
+    def __dealloc__(self):
+        lane_free(&self.deferred)
+        lane_free(&self.cancel_lane)
+        lane_free(&self.command_lane)
+        free(self.replies)
+
+    # -- time -------------------------------------------------------------------------------------
+
+    cdef double _advance_clock(self, double ms) noexcept nogil:
+        if ms > self.engine_ms:
+            self.engine_ms = ms
+        return self.engine_ms
+
+    cdef double _command_time(self, double reading_ms) noexcept nogil:
+        return self._advance_clock(self.engine_ms if self.has_carried else max(self.engine_ms, reading_ms))
+
+    cdef int _clear_carried_if_idle(self) noexcept nogil:
+        if not self.engine.is_ready():
+            self.has_carried = False
+            self.carried_ms = NAN
+        return 0
+
+    cdef int _internal_until(self, double now_ms, EventBuffer out) except -1 nogil:
+        """Handle internal work round by round until none is due at `now_ms`; each round publishes its own event."""
+        while self.engine.next_internal_deadline() <= now_ms:
+            self.engine.process_internal_work(now_ms, out)
+        return 0
+
+    # -- transitions ------------------------------------------------------------------------------
+
+    cdef int step_c(self, int stimulus, double reading_ms, Envelope* envelope, int64_t num_cancels,
+                    int64_t num_commands) except -1 nogil:
+        """One transition. The stimulus must be wanted; ST_CANCEL is taken at any time and remembered."""
+        cdef Py_ssize_t before = self.out.count
+        cdef int phase = self.phase
+        if stimulus == ST_CANCEL:
+            self.cancelled = True
+            if self.publishing or phase in (PHASE_TURN, PHASE_IDLE, PHASE_IN_PASS, PHASE_AT_BOUNDARY):
+                self._stop()
+            return 0
+        if not self.wants_mask() >> stimulus & 1:
+            with gil:
+                self._refuse(stimulus)
+        if self.publishing:
+            self.publishing = False
+            if stimulus == ST_PUBLISH_CLOSED:
+                if not self.cancelled:
+                    with gil:
+                        self.failure = "the event lane has no reader"
+                self._stop()
+            return 0
+        if phase == PHASE_TURN:
+            self._turn(reading_ms)
+        elif phase == PHASE_YIELD:
+            self.phase = PHASE_TURN
+        elif phase == PHASE_START_PASS:
+            self._start_pass(reading_ms)
+        elif phase == PHASE_POST_DEFERRED:
+            self._apply_deferred(reading_ms)
+        elif phase == PHASE_SNAPSHOT or phase == PHASE_POST_PASS:
+            self.left_cancels, self.left_commands = num_cancels, num_commands
+            self.phase = PHASE_SNAPSHOT_CANCELS if phase == PHASE_SNAPSHOT else PHASE_POST_CANCELS
+            self._skip_empty_groups()
+        elif stimulus == ST_LANE_CLOSED:
+            self._stop()
+        elif phase == PHASE_AT_BOUNDARY:
+            if stimulus == ST_BOUNDARY_APPLY:
+                self.boundary_events.reset()
+                self._apply(envelope, reading_ms, False, self.boundary_events)
+            elif stimulus == ST_BOUNDARY_FINISH:
+                self.phase = PHASE_POST_PASS
+            else:
+                with gil:
+                    self.failure = "the consumer dropped a pass boundary without finishing it"
+                self._stop()
+        else:
+            self._take(stimulus, reading_ms, envelope)
+        self.publishing = self.phase != PHASE_STOPPED and self.out.count > before
+        return 0
+
+    cdef int _take(self, int stimulus, double reading_ms, Envelope* envelope) except -1 nogil:
+        """Items and timers of Idle, InPass and the groups of Snapshot and PostPass."""
+        cdef double at
+        if stimulus == ST_PASS_TIMER:
+            self._complete()
+        elif stimulus == ST_INTERNAL_TIMER:
+            if self.phase == PHASE_IDLE:
+                self.phase = PHASE_TURN
+                self._turn(reading_ms)
+            else:
+                at = _internal_time(reading_ms, self.engine_ms, self.engine.next_internal_deadline(), self.has_carried)
+                if at == at:
+                    self.engine.process_internal_work(self._advance_clock(at), self.out)
+        elif stimulus == ST_LANE_EMPTY:
+            if self.phase == PHASE_SNAPSHOT_CANCELS or self.phase == PHASE_POST_CANCELS:
+                self.left_cancels = 0
+            else:
+                self.left_commands = 0
+            self._skip_empty_groups()
+        elif self.phase == PHASE_IN_PASS:
+            if stimulus == ST_CANCEL_ITEM:
+                if reading_ms >= self.pass_end_ms:
+                    self.overdue_cancels += 1
+                self._apply(envelope, reading_ms, True, self.out)
+            else:
+                # None of today's ordinary commands may be applied in mid-pass: keep it, read no further.
+                self.accepting = False
+                lane_push(&self.deferred, envelope)
+        else:
+            self._apply(envelope, reading_ms, False, self.out)
+            if self.phase == PHASE_IDLE:
+                self.phase = PHASE_TURN
+            elif self.phase == PHASE_SNAPSHOT_CANCELS or self.phase == PHASE_POST_CANCELS:
+                self.left_cancels -= 1
+                self._skip_empty_groups()
+            else:
+                self.left_commands -= 1
+                self._skip_empty_groups()
+        return 0
+
+    cdef int _apply_deferred(self, double reading_ms) except -1 nogil:
+        cdef Envelope envelope
+        lane_pop(&self.deferred, &envelope)
+        self._apply(&envelope, reading_ms, False, self.out)
+        return self._skip_empty_groups()
+
+    cdef int _skip_empty_groups(self) noexcept nogil:
+        """Move on from groups of which nothing is left to take."""
+        if self.phase == PHASE_SNAPSHOT_CANCELS and self.left_cancels == 0:
+            self.phase = PHASE_SNAPSHOT_COMMANDS
+        if self.phase == PHASE_SNAPSHOT_COMMANDS and self.left_commands == 0:
+            if self.engine.is_ready():
+                self.phase = PHASE_START_PASS
+            else:
+                self._clear_carried_if_idle()
+                self.phase = PHASE_TURN
+        if self.phase == PHASE_POST_CANCELS and self.left_cancels == 0:
+            self.phase = PHASE_POST_DEFERRED
+        if self.phase == PHASE_POST_DEFERRED and self.deferred.count == 0:
+            self.phase = PHASE_POST_COMMANDS
+        if self.phase == PHASE_POST_COMMANDS and self.left_commands == 0:
+            self.phase = PHASE_YIELD if self.zero_duration else PHASE_TURN
+        return 0
+
+    cdef int _turn(self, double reading_ms) except -1 nogil:
+        cdef double at
+        if self.cancelled:
+            return self._stop()
+        at = _internal_time(reading_ms, self.engine_ms, self.engine.next_internal_deadline(), self.has_carried)
+        if at == at:
+            self.engine.process_internal_work(self._advance_clock(at), self.out)
+        if self.engine.is_ready():
+            self.phase = PHASE_SNAPSHOT
+        else:
+            self._clear_carried_if_idle()
+            self.phase = PHASE_IDLE
+        return 0
+
+    cdef int _start_pass(self, double reading_ms) except -1 nogil:
+        cdef double start_ms = self._advance_clock(
+            _pass_start(reading_ms, self.engine_ms, self.has_carried, self.carried_ms))
+        if self.engine.execute_pass(start_ms, self.out) == 0:
+            self.has_carried = False
+            self.carried_ms = NAN
+            self.phase = PHASE_YIELD
+            return 0
+        self.pass_end_ms = self.carried_ms = self.engine.pass_end_ms
+        self.has_carried = True
+        self.zero_duration = self.pass_end_ms <= start_ms
+        self.accepting = True
+        self.overdue_cancels = 0
+        self.phase = PHASE_IN_PASS
+        if self.zero_duration and self.engine.pass_effect_free:
+            if self.idle_passes_ms != start_ms:
+                self.idle_passes = 0
+            self.idle_passes_ms = start_ms
+            self.idle_passes += 1
+            if self.idle_passes > MAX_IDLE_PASSES:
+                with gil:
+                    raise LivelockError(f"worker {self.engine.worker}: {MAX_IDLE_PASSES} passes without effect at "
+                                        f"{start_ms} ms; no request can progress and none is hopeless by itself")
+        else:
+            self.idle_passes = 0
+        return 0
+
+    cdef int _complete(self) except -1 nogil:
+        """Show the pass at its modelled end, whatever the clock says."""
+        self._advance_clock(self.pass_end_ms)
+        self.engine.complete_pass(self.out, self.deferred.count > 0 or self.command_lane.count > 0)
+        self._clear_carried_if_idle()
+        self.phase = PHASE_AT_BOUNDARY
+        return 0
+
+    cdef int _apply(self, Envelope* envelope, double reading_ms, bint in_pass, EventBuffer out) except -1 nogil:
+        """Apply one command at its time; on success it becomes an event, refused it only gets its reply."""
+        cdef double at = self._advance_clock(self.engine_ms) if in_pass else self._command_time(reading_ms)
+        cdef int status
+        cdef bint suppressed = False
+        cdef Py_ssize_t head
+        cdef Event* event
+        if not in_pass:
+            self._internal_until(at, out)
+        head = out.count
+        event = out.emplace(EV_COMMAND, at, self.engine.worker, envelope.rank, envelope.request)
+        event.a, event.d = envelope.kind, envelope.command_id
+        if envelope.kind == CMD_SUBMIT:
+            status = self.engine.submit(envelope.rank, envelope.request, envelope.n_in, envelope.n_out,
+                                        envelope.hash_ids, envelope.num_hash_ids)
+        else:
+            status = self.engine.cancel(envelope.rank, envelope.request, envelope.discard, at, out, &suppressed)
+        free(envelope.hash_ids)
+        envelope.hash_ids = NULL
+        if status >= APPLY_ACTIVE:
+            out.count = head
+        else:
+            event = &out.records[head]
+            event.b = RES_SUBMITTED if status == APPLY_SUBMITTED else RES_APPLIED if status == APPLY_APPLIED else RES_NOOP
+            event.c = (CMD_IN_PASS if in_pass else 0) | (CMD_SUPPRESSED if suppressed else 0)
+            self._insert_gauges(out, head + 1, envelope.rank, at)
+        if not in_pass:
+            self._clear_carried_if_idle()
+        self._reply(envelope.command_id, status)
+        return 0
+
+    cdef int _insert_gauges(self, EventBuffer out, Py_ssize_t at, int32_t rank, double now_ms) except -1 nogil:
+        """Gauges stand directly behind their command; a cancellation's terminal record moves behind them."""
+        cdef Event gauges
+        self.engine.publish_gauges(rank, out, now_ms, 0, False)
+        if out.count - at == 2:
+            gauges = out.records[at + 1]
+            out.records[at + 1] = out.records[at]
+            out.records[at] = gauges
+        return 0
+
+    cdef int _stop(self) noexcept nogil:
+        self.phase = PHASE_STOPPED
+        self.publishing = False
+        return 0
+
+    cdef int _reply(self, int64_t command_id, int64_t status) except -1 nogil:
+        cdef Reply* grown
+        if not self.keep_replies:
+            if status >= APPLY_ACTIVE:
+                with gil:
+                    raise CommandError(f"command {command_id}: {STATUS_TEXTS[status]}")
+            return 0
+        if self.num_replies == self.reply_capacity:
+            grown = <Reply*>realloc(self.replies, (self.reply_capacity * 2 + 8) * sizeof(Reply))
+            if grown is NULL:
+                with gil:
+                    raise MemoryError("replies")
+            self.replies = grown
+            self.reply_capacity = self.reply_capacity * 2 + 8
+        self.replies[self.num_replies].command_id = command_id
+        self.replies[self.num_replies].status = status
+        self.num_replies += 1
+        return 0
+
+    cdef int _refuse(self, int stimulus) except -1:
+        raise DriverMisuse(f"{STIMULUS_NAMES[stimulus]} in phase {PHASE_NAMES[self.phase]}"
+                           f"{' while publishing' if self.publishing else ''}")
+
+    # -- what may come next -----------------------------------------------------------------------
+
+    cdef uint64_t wants_mask(self) noexcept nogil:
+        """Bits of the stimuli that may be given next; the order of priority is told by `wants`."""
+        if self.publishing:
+            return 1 << ST_PUBLISHED | 1 << ST_PUBLISH_CLOSED | 1 << ST_CANCEL
+        if self.phase == PHASE_TURN or self.phase == PHASE_START_PASS:
+            return 1 << ST_CANCEL | 1 << ST_GO
+        if self.phase == PHASE_IDLE:
+            return (1 << ST_CANCEL | 1 << ST_CANCEL_ITEM | 1 << ST_COMMAND_ITEM | 1 << ST_INTERNAL_TIMER
+                    | 1 << ST_LANE_CLOSED)
+        if self.phase == PHASE_SNAPSHOT or self.phase == PHASE_POST_PASS:
+            return 1 << ST_LANE_COUNTS
+        if self.phase == PHASE_SNAPSHOT_CANCELS or self.phase == PHASE_POST_CANCELS:
+            return 1 << ST_CANCEL_ITEM | 1 << ST_LANE_EMPTY
+        if self.phase == PHASE_SNAPSHOT_COMMANDS or self.phase == PHASE_POST_COMMANDS:
+            return 1 << ST_COMMAND_ITEM | 1 << ST_LANE_EMPTY
+        if self.phase == PHASE_POST_DEFERRED:
+            return 1 << ST_GO
+        if self.phase == PHASE_IN_PASS:
+            return (1 << ST_CANCEL | (0 if self.overdue_cancels >= MAX_OVERDUE_CANCELS else 1 << ST_CANCEL_ITEM)
+                    | 1 << ST_PASS_TIMER | 1 << ST_INTERNAL_TIMER | (1 << ST_COMMAND_ITEM if self.accepting else 0)
+                    | 1 << ST_LANE_CLOSED)
+        if self.phase == PHASE_AT_BOUNDARY:
+            return 1 << ST_CANCEL | 1 << ST_BOUNDARY_APPLY | 1 << ST_BOUNDARY_FINISH | 1 << ST_BOUNDARY_DROPPED
+        if self.phase == PHASE_YIELD:
+            return 1 << ST_YIELDED
+        return 0
+
+    # -- the bulk move ----------------------------------------------------------------------------
+
+    cdef int put(self, Envelope* envelope) except -1 nogil:
+        """Place a command on the machine's own lane for it; the hash ids now belong to the lane."""
+        return lane_push(&self.cancel_lane if envelope.kind == CMD_CANCEL else &self.command_lane, envelope)
+
+    cdef int64_t queued_on(self, int32_t rank) noexcept nogil:
+        """Submissions for a rank that wait on the lane or are deferred."""
+        cdef int64_t i, n = 0
+        for i in range(self.deferred.count):
+            n += self.deferred.items[(self.deferred.head + i) & self.deferred.mask].rank == rank
+        for i in range(self.command_lane.count):
+            n += self.command_lane.items[(self.command_lane.head + i) & self.command_lane.mask].rank == rank
+        return n
+
+    cdef double next_deadline(self) noexcept nogil:
+        """Next time the machine moves by itself [ms]; INFINITY when only a command can move it."""
+        if self.phase == PHASE_IN_PASS:
+            return self.pass_end_ms
+        if self.phase == PHASE_IDLE:
+            return self.engine.next_internal_deadline()
+        return INFINITY if self.phase == PHASE_STOPPED else self.engine_ms
+
+    cdef int pump(self, double now_ms, bint take_timers, bint finish_boundary) except -1 nogil:
+        """Take stimuli in order of priority at reading `now_ms` until none is there.
+
+        take_timers: pass ends due are taken; otherwise the pump stops at one. finish_boundary: boundaries are
+        finished at once; otherwise the pump stops at one.
+        """
+        cdef Envelope envelope
+        while True:
+            if self.publishing:
+                self.step_c(ST_PUBLISHED, now_ms, NULL, 0, 0)
+            elif self.phase in (PHASE_TURN, PHASE_START_PASS, PHASE_POST_DEFERRED):
+                self.step_c(ST_GO, now_ms, NULL, 0, 0)
+            elif self.phase == PHASE_YIELD:
+                self.step_c(ST_YIELDED, now_ms, NULL, 0, 0)
+            elif self.phase == PHASE_SNAPSHOT or self.phase == PHASE_POST_PASS:
+                self.step_c(ST_LANE_COUNTS, now_ms, NULL, self.cancel_lane.count, self.command_lane.count)
+            elif self.phase == PHASE_AT_BOUNDARY:
+                if not finish_boundary:
+                    return 0
+                self.step_c(ST_BOUNDARY_FINISH, now_ms, NULL, 0, 0)
+            elif self.phase == PHASE_STOPPED:
+                return 0
+            elif self.cancel_lane.count > 0 and self.wants_mask() >> ST_CANCEL_ITEM & 1:
+                lane_pop(&self.cancel_lane, &envelope)
+                self.step_c(ST_CANCEL_ITEM, now_ms, &envelope, 0, 0)
+            elif self.phase == PHASE_IN_PASS and self.pass_end_ms <= now_ms:
+                if not take_timers:
+                    return 0
+                self.step_c(ST_PASS_TIMER, now_ms, NULL, 0, 0)
+            elif self.command_lane.count > 0 and self.wants_mask() >> ST_COMMAND_ITEM & 1:
+                lane_pop(&self.command_lane, &envelope)
+                self.step_c(ST_COMMAND_ITEM, now_ms, &envelope, 0, 0)
+            elif self.engine.next_internal_deadline() <= now_ms:
+                self.step_c(ST_INTERNAL_TIMER, now_ms, NULL, 0, 0)
+            else:
+                return 0
+
+    def advance(self, double now_ms, double until_ms):
+        """Bulk move: take every transition due from `now_ms` to `until_ms`, boundaries finished at once.
+
+        Returns:
+            the reading of the last transitions [ms]; the machine waits for something later than `until_ms`.
+
+        Raises:
+            EngineError, LivelockError, CommandError: as the engine or a refused command; the machine has stopped.
+        """
+        cdef double at
+        try:
+            with nogil:
+                while True:
+                    self.pump(now_ms, True, True)
+                    at = self.next_deadline()
+                    if at > until_ms or self.phase == PHASE_STOPPED:
+                        break
+                    now_ms = max(now_ms, at)
+        except Exception as exc:
+            self._fail(exc)
+            raise
+        return now_ms
+
+    # -- the step of a shell of its own -----------------------------------------------------------
+
+    def _fail(self, exc):
+        if self.failure is None:
+            self.failure = f"{type(exc).__name__}: {exc}"
+        self._stop()
+
+    def enqueue(self, command):
+        """Place a Command on the machine's own lane for it (bulk move only)."""
+        cdef Envelope envelope
+        _pack(command, &envelope)
+        self.put(&envelope)
+
+    def step(self, str stimulus, double reading_ms, *, command=None, int64_t num_cancels=0, int64_t num_commands=0):
+        """One transition.
+
+        Args:
+            stimulus: one of STIMULUS_NAMES, and one of the `wants` of the step before.
+            reading_ms: clock reading [ms since the driver was made], finite and not negative.
+            command: the Command of an item or of a boundary apply. num_cancels, num_commands: the sampled lane lengths.
+
+        Returns:
+            Step: what to publish, answer and wait for. A failure of the engine stops the machine and is told there.
+
+        Raises:
+            DriverMisuse: the stimulus is not wanted now. ValueError: a reading that is no time.
+        """
+        cdef Envelope envelope
+        cdef Py_ssize_t before = self.out.count
+        cdef bint was_boundary = self.phase == PHASE_AT_BOUNDARY
+        if not isfinite(reading_ms) or reading_ms < 0.0:
+            raise ValueError(f"clock reading must be finite and not negative, got {reading_ms}")
+        if stimulus not in STIMULUS_NAMES:
+            raise DriverMisuse(f"unknown stimulus {stimulus!r}")
+        envelope.hash_ids = NULL
+        if command is not None:
+            _pack(command, &envelope)
+        self.keep_replies = True
+        try:
+            self.step_c(STIMULUS_NAMES.index(stimulus), reading_ms, &envelope, num_cancels, num_commands)
+        except DriverMisuse:
+            free(envelope.hash_ids)
+            raise
+        except Exception as exc:
+            self._fail(exc)
+        return self._answer(before, was_boundary, stimulus)
+
+    def _answer(self, Py_ssize_t before, bint was_boundary, str stimulus):
+        cdef int64_t i
+        replies = []
+        boundary_reply = None
+        if not self.publishing:
+            for i in range(self.num_replies):
+                status = self.replies[i].status
+                replies.append((self.replies[i].command_id, status < APPLY_ACTIVE, STATUS_TEXTS[status]))
+            self.num_replies = 0
+        if was_boundary and stimulus == "boundary_apply":
+            boundary_reply = replies.pop() if replies else None
+        elif was_boundary and stimulus == "boundary_finish":
+            boundary_reply = "finished"
+        internal_ms = self.engine.next_internal_deadline()
+        return Step(
+            events=self.out.count - before, replies=tuple(replies), boundary_reply=boundary_reply, wants=self.wants(),
+            pass_deadline_ms=self.pass_end_ms if self.phase == PHASE_IN_PASS else None,
+            internal_deadline_ms=None if internal_ms == INFINITY else internal_ms,
+            stopped=self.phase == PHASE_STOPPED, error=self.failure if self.phase == PHASE_STOPPED else None,
+        )
+
+    def wants(self):
+        """Names of the stimuli that may come next; the first one that is there must be taken."""
+        if self.publishing:
+            order = (ST_PUBLISHED, ST_PUBLISH_CLOSED, ST_CANCEL)
+        elif self.phase == PHASE_IDLE:
+            order = (ST_CANCEL, ST_CANCEL_ITEM, ST_COMMAND_ITEM, ST_INTERNAL_TIMER, ST_LANE_CLOSED)
+        else:
+            order = (ST_CANCEL, ST_CANCEL_ITEM, ST_PASS_TIMER, ST_INTERNAL_TIMER, ST_COMMAND_ITEM, ST_LANE_EMPTY,
+                     ST_LANE_COUNTS, ST_BOUNDARY_APPLY, ST_BOUNDARY_FINISH, ST_BOUNDARY_DROPPED, ST_YIELDED, ST_GO,
+                     ST_LANE_CLOSED)
+        mask = self.wants_mask()
+        return tuple([STIMULUS_NAMES[stimulus] for stimulus in order if mask >> stimulus & 1])
+
+    @property
+    def phase_name(self):
+        """Name of the phase."""
+        return PHASE_NAMES[self.phase]
+
+    @property
+    def boundary_records(self):
+        """Records the last boundary_apply returned instead of publishing: (num_records,) structured array."""
+        return self.boundary_events.records_array()
+
+
+cdef int _pack(object command, Envelope* envelope) except -1:
+    cdef Py_ssize_t i
+    envelope.command_id = command.command_id
+    envelope.kind = {"submit": CMD_SUBMIT, "cancel": CMD_CANCEL}[command.kind]
+    envelope.rank = command.rank
+    envelope.request = command.request
+    envelope.discard = command.discard
+    envelope.n_in, envelope.n_out = command.n_in, command.n_out
+    envelope.num_hash_ids = len(command.hash_ids)
+    envelope.hash_ids = NULL
+    if envelope.num_hash_ids > 0:
+        envelope.hash_ids = <uint64_t*>malloc(envelope.num_hash_ids * sizeof(uint64_t))
+        if envelope.hash_ids is NULL:
+            raise MemoryError("hash ids")
+        for i in range(envelope.num_hash_ids):
+            envelope.hash_ids[i] = command.hash_ids[i]
+    return 0

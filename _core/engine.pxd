@@ -1,0 +1,40 @@
+# One worker: ranks behind one barrier, commands, the cadence of prefill. Eager and clockless.
+from cpython.ref cimport PyObject
+from libc.stdint cimport int32_t, int64_t, uint64_t
+
+from .event_buffer cimport EventBuffer
+
+
+cdef enum CommandStatus:
+    APPLY_SUBMITTED = 0
+    APPLY_APPLIED = 1
+    APPLY_NOOP = 2
+    APPLY_ACTIVE = 3             # refused: the request is already owned
+    APPLY_NO_RANK = 4            # refused: no such rank
+
+
+cdef class Engine:
+    cdef readonly int32_t worker
+    cdef readonly int32_t dp_size
+    cdef readonly tuple schedulers       # keeps the ranks alive
+    cdef PyObject** ranks                # (dp_size,) borrowed Scheduler pointers, owned array
+    cdef int64_t prefill_schedule_interval
+    cdef int64_t wave                    # group passes since the engine was last drained
+    cdef readonly bint in_pass
+    cdef readonly bint poisoned          # a pass failed half-way; nothing works any more
+    cdef readonly int64_t pass_id        # of the pass in flight or the last one; -1 before the first
+    cdef readonly double pass_start_ms
+    cdef readonly double pass_end_ms
+    cdef readonly bint pass_effect_free  # no rank changed anything
+
+    cdef bint is_ready(self) noexcept nogil
+    cdef bint drained(self) noexcept nogil
+    cdef int execute_pass(self, double now_ms, EventBuffer out) except -1 nogil
+    cdef int complete_pass(self, EventBuffer out, bint held_back) except -1 nogil
+    cdef double next_internal_deadline(self) noexcept nogil
+    cdef int process_internal_work(self, double now_ms, EventBuffer out) except -1 nogil
+    cdef int submit(self, int32_t rank, int32_t request, int64_t n_in, int64_t n_out, const uint64_t* hash_ids, int64_t num_hash_ids) except -1 nogil
+    cdef int cancel(self, int32_t rank, int32_t request, bint discard, double now_ms, EventBuffer out, bint* suppressed) except -1 nogil
+    cdef int settle(self) noexcept nogil
+    cdef int publish_gauges(self, int32_t rank, EventBuffer out, double now_ms, int64_t queued, bint telemetry_only) except -1 nogil
+    cdef int publish_cuts(self, EventBuffer out, double now_ms) except -1 nogil

@@ -1,0 +1,19 @@
+from collections.abc import Iterable
+from typing import final
+
+from .scheduler import Scheduler
+
+@final
+class Engine:
+    worker: int
+    dp_size: int
+    schedulers: tuple[Scheduler, ...]
+    in_pass: bool
+    poisoned: bool
+    pass_id: int
+    pass_start_ms: float
+    pass_end_ms: float
+    pass_effect_free: bool
+    def __new__(
+        cls, worker: int, schedulers: Iterable[Scheduler], prefill_schedule_interval: int = 1
+    ) -> Engine: ...

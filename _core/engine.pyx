@@ -1,0 +1,180 @@
+"""One logical worker: its attention-DP ranks advance behind one barrier.
+
+A call carries the time; nothing here waits or reads a clock. A pass is executed completely when it starts and
+becomes visible when it is completed; its end is the end of the slowest rank. A refused command changes nothing;
+a failure inside a pass poisons the engine for good.
+
+Source: engine specification, sections 6.1, 7 and 9; driver specification, section 1.1.
+"""
+cimport cython
+from libc.math cimport INFINITY
+from libc.stdlib cimport free, malloc
+
+from .event_buffer cimport EV_PASS_END, EV_PASS_END_CLOSE, EV_PASS_START, EV_PASS_START_CLOSE, Event
+from .scheduler cimport Scheduler
+from .types cimport NONE
+
+from .types import EngineError
+
+
+# Attributes of a rank reached through its borrowed pointer; typed arguments keep this free of the GIL.
+cdef inline double _rank_end(Scheduler rank) noexcept nogil:
+    return rank.pass_end_ms
+
+
+cdef inline bint _rank_idle(Scheduler rank) noexcept nogil:
+    return rank.effect_free
+
+
+cdef inline void _set_wall_time(Scheduler rank, double seconds) noexcept nogil:
+    rank.fpm[0] = seconds
+
+
+cdef inline int _append_start(Scheduler rank, EventBuffer out, double now_ms) except -1 nogil:
+    return out.extend(rank.start_events, now_ms)
+
+
+@cython.final
+cdef class Engine:
+    """Ranks behind one barrier.
+
+    Args:
+        worker: number of this worker; labels its records.
+        schedulers: one Scheduler a rank, in rank order.
+        prefill_schedule_interval: a rank with running decodes lets prefill wait in passes whose number since
+            the last drain is no multiple of it; without effect on a single rank.
+    """
+
+    def __cinit__(self, int32_t worker, schedulers, int64_t prefill_schedule_interval=1):
+        cdef Py_ssize_t i
+        self.worker = worker
+        self.schedulers = tuple(schedulers)
+        self.dp_size = <int32_t>len(self.schedulers)
+        self.prefill_schedule_interval = prefill_schedule_interval
+        self.pass_id = NONE
+        if self.dp_size == 0:
+            raise ValueError("dp_size must be positive")
+        self.ranks = <PyObject**>malloc(self.dp_size * sizeof(PyObject*))
+        if self.ranks is NULL:
+            raise MemoryError("ranks")
+        for i in range(self.dp_size):
+            if not isinstance(self.schedulers[i], Scheduler):
+                raise TypeError(f"rank {i} is no Scheduler")
+            self.ranks[i] = <PyObject*>self.schedulers[i]
+
+    def __dealloc__(self):
+        free(self.ranks)
+
+    cdef bint is_ready(self) noexcept nogil:
+        return not self.in_pass and not self.poisoned and not self.drained()
+
+    cdef bint drained(self) noexcept nogil:
+        """No rank holds any request."""
+        cdef int32_t i
+        for i in range(self.dp_size):
+            if (<Scheduler>self.ranks[i]).has_work():
+                return False
+        return True
+
+    cdef int execute_pass(self, double now_ms, EventBuffer out) except -1 nogil:
+        """Start a group pass; appends its start records. Returns the number of ranks that executed, 0 = nothing to do."""
+        cdef int32_t i
+        cdef int32_t executed = 0
+        cdef bint defer, may_defer
+        cdef double end_ms = now_ms
+        cdef Py_ssize_t head = out.count
+        cdef Event* event
+        if self.poisoned or self.in_pass:
+            with gil:
+                raise EngineError("the engine is poisoned" if self.poisoned else "a pass is in flight")
+        self.poisoned = True     # until this is through: a failure half-way leaves no usable state
+        self.pass_effect_free = True
+        may_defer = self.dp_size > 1 and self.wave % self.prefill_schedule_interval != 0
+        out.emplace(EV_PASS_START, now_ms, self.worker, NONE, NONE)
+        for i in range(self.dp_size):
+            if not (<Scheduler>self.ranks[i]).has_work():
+                continue
+            defer = may_defer and (<Scheduler>self.ranks[i]).wants_deferral()
+            (<Scheduler>self.ranks[i]).execute(now_ms, defer)
+            executed += 1
+            end_ms = max(end_ms, _rank_end(<Scheduler>self.ranks[i]))
+            self.pass_effect_free = self.pass_effect_free and _rank_idle(<Scheduler>self.ranks[i])
+            _append_start(<Scheduler>self.ranks[i], out, now_ms)
+        self.poisoned = False
+        if executed == 0:
+            out.count = head
+            return 0
+        self.pass_id += 1
+        event = &out.records[head]
+        event.a, event.b, event.c, event.x = self.pass_id, executed, self.wave, end_ms
+        out.emplace(EV_PASS_START_CLOSE, now_ms, self.worker, NONE, NONE)
+        self.in_pass = True
+        self.pass_start_ms = now_ms
+        self.pass_end_ms = end_ms
+        self.wave += 1
+        return executed
+
+    cdef int complete_pass(self, EventBuffer out, bint held_back) except -1 nogil:
+        """Show the effects of the pass in flight at its modelled end. `held_back`: submissions wait on a lane, so the
+        engine does not count as drained (they would be in its queues if they had been handed over at once)."""
+        cdef int32_t i
+        cdef Event* event
+        if self.poisoned or not self.in_pass:
+            with gil:
+                raise EngineError("the engine is poisoned" if self.poisoned else "no pass is in flight")
+        self.poisoned = True
+        event = out.emplace(EV_PASS_END, self.pass_end_ms, self.worker, NONE, NONE)
+        event.a, event.b = self.pass_id, self.dp_size
+        for i in range(self.dp_size):
+            _set_wall_time(<Scheduler>self.ranks[i], (self.pass_end_ms - self.pass_start_ms) / 1000.0)
+            (<Scheduler>self.ranks[i]).publish_end(out, self.pass_end_ms)
+        out.emplace(EV_PASS_END_CLOSE, self.pass_end_ms, self.worker, NONE, NONE)
+        self.in_pass = False
+        self.poisoned = False
+        if not held_back:
+            self.settle()
+        return 0
+
+    cdef int settle(self) noexcept nogil:
+        """Start the cadence anew when nothing is left."""
+        if not self.in_pass and self.drained():
+            self.wave = 0
+        return 0
+
+    cdef double next_internal_deadline(self) noexcept nogil:
+        """Earliest deadline of modelled background work: none without host offload."""
+        return INFINITY
+
+    cdef int process_internal_work(self, double now_ms, EventBuffer out) except -1 nogil:
+        """Handle background work due at `now_ms`; returns the number of ranks that had some."""
+        return 0
+
+    cdef int submit(self, int32_t rank, int32_t request, int64_t n_in, int64_t n_out, const uint64_t* hash_ids,
+                    int64_t num_hash_ids) except -1 nogil:
+        """Queue a request on a rank; returns a CommandStatus."""
+        if rank < 0 or rank >= self.dp_size:
+            return APPLY_NO_RANK
+        if (<Scheduler>self.ranks[rank]).submit(request, n_in, n_out, hash_ids, num_hash_ids) != 0:
+            return APPLY_ACTIVE
+        return APPLY_SUBMITTED
+
+    cdef int cancel(self, int32_t rank, int32_t request, bint discard, double now_ms, EventBuffer out,
+                    bint* suppressed) except -1 nogil:
+        """End a request by order; returns a CommandStatus."""
+        cdef int result
+        suppressed[0] = False
+        if rank < 0 or rank >= self.dp_size:
+            return APPLY_NO_RANK
+        result = (<Scheduler>self.ranks[rank]).cancel(request, discard, self.in_pass, now_ms, out, suppressed)
+        self.settle()
+        return result
+
+    cdef int publish_gauges(self, int32_t rank, EventBuffer out, double now_ms, int64_t queued,
+                            bint telemetry_only) except -1 nogil:
+        return (<Scheduler>self.ranks[rank]).publish_gauges(out, now_ms, queued, telemetry_only)
+
+    cdef int publish_cuts(self, EventBuffer out, double now_ms) except -1 nogil:
+        cdef int32_t i
+        for i in range(self.dp_size):
+            (<Scheduler>self.ranks[i]).publish_cuts(out, now_ms, self.in_pass)
+        return 0

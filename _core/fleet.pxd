@@ -1,0 +1,73 @@
+# All machines of a replay under one virtual clock: the order of one instant.
+from cpython.ref cimport PyObject
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+
+from .event_buffer cimport EventBuffer
+
+
+cdef enum FleetStatus:
+    FLEET_DONE = 0               # nothing is left that could happen by itself
+    FLEET_NEEDS_ROWS = 1         # the next instant may hold rows that were not handed over yet
+    FLEET_UNTIL = 2              # the next instant lies beyond the limit
+    FLEET_ENDS = 3               # requests the workload waits for ended at this instant
+    FLEET_SAMPLE = 4             # a telemetry sample is due now
+    FLEET_FULL = 5               # the event buffer wants to be read
+
+
+cdef enum Stage:
+    STAGE_PICK = 0
+    STAGE_ENDS = 1
+    STAGE_ARRIVALS = 2
+    STAGE_SAMPLE = 3
+    STAGE_RUN = 4
+
+
+cdef struct Arrival:
+    double due_ms
+    int64_t order                # at one instant: session order, then turn
+    int64_t turn
+    int64_t n_in
+    int64_t n_out
+    uint64_t* hash_ids           # owned by the heap until handed over
+    int64_t num_hash_ids
+    int64_t session              # reported with the arrival, -1 = none
+    int32_t request
+
+
+cdef class Fleet:
+    cdef readonly tuple machines
+    cdef PyObject** workers              # (num_workers,) borrowed Machine pointers, owned array
+    cdef readonly int32_t num_workers
+    cdef readonly int32_t dp_size
+    cdef readonly EventBuffer out
+    cdef Arrival* heap                   # binary min-heap by (due_ms, order, turn), owned
+    cdef int64_t heap_count
+    cdef int64_t heap_capacity
+    cdef int64_t next_worker             # round robin over workers
+    cdef int64_t* next_rank              # (num_workers,) round robin over ranks, owned
+    cdef int64_t next_command
+    cdef readonly double now_ms
+    cdef readonly double last_event_ms   # the last instant at which anything but a sample happened
+    cdef readonly double worker_seconds  # integral of provisioned workers over modelled time
+    cdef readonly int64_t num_arrived
+    cdef double horizon_ms               # rows due before this have all been handed over
+    cdef double sample_ms                # next telemetry sample; INFINITY = none
+    cdef bint telemetry
+    cdef bint wake_on_end
+    cdef int stage
+    cdef Py_ssize_t scanned              # records of this instant already searched for ends
+    cdef int32_t* ended                  # (ended_capacity,) requests that ended at this instant, owned
+    cdef int64_t num_ended
+    cdef int64_t ended_capacity
+
+    cdef int run(self, double until_ms, Py_ssize_t max_records) except -1 nogil
+    cdef double next_instant(self) noexcept nogil
+    cdef int _note_event(self) noexcept nogil
+    cdef int end_passes(self) except -1 nogil
+    cdef int hand_over(self) except -1 nogil
+    cdef int run_machines(self) except -1 nogil
+    cdef bint due_again(self) noexcept nogil
+    cdef int find_ends(self) except -1 nogil
+    cdef int place(self, Arrival* arrival) except -1 nogil
+    cdef int heap_push(self, Arrival* arrival) except -1 nogil
+    cdef int heap_pop(self, Arrival* arrival) noexcept nogil

@@ -1,0 +1,42 @@
+# Identities of full blocks, kept as a trie over trace hash ids; no prompt is ever materialised.
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+
+
+cdef struct Node:
+    uint64_t key            # trace hash id of this step of the trie
+    int32_t parent          # node, NONE at the root
+    int32_t holders         # children + live requests + cached identities; 0 = forgotten
+    int32_t next_free       # free list link while unused
+    uint8_t mapped          # reachable by (parent, key): shared. 0: private to one request
+    uint8_t watched         # the look-up of a waiting head depends on it
+
+
+cdef class PrefixIndex:
+    # Geometry. A trace block of `trace_block_size` tokens owns the engine blocks whose last token lies in
+    # it; they are cut into `parts` nodes of at most `stride` blocks each.
+    cdef readonly int64_t block_size           # [tokens]
+    cdef readonly int64_t trace_block_size     # [tokens]
+    cdef readonly int32_t stride               # identities per node, a power of two <= 64
+    cdef readonly int32_t shift                # log2(stride)
+    cdef readonly int64_t parts                # nodes per trace block
+    cdef readonly int32_t num_nodes            # in use
+    cdef Node* nodes                           # (node_capacity,), owned
+    cdef int32_t node_capacity
+    cdef int32_t node_top                      # nodes ever handed out
+    cdef int32_t free_node
+    cdef int32_t* heads                        # (node_capacity * stride,): primary copy of an identity, NONE = not cached
+    cdef uint64_t* hashes                      # (node_capacity * stride,): chain hash, 0 = not computed; NULL unless wanted
+    cdef int32_t* table                        # open addressing, (table_mask + 1,), NONE = empty
+    cdef int64_t table_mask
+    cdef int64_t table_used
+
+    cdef int64_t first_block(self, int64_t depth) noexcept nogil
+    cdef int32_t child(self, int32_t parent, uint64_t key) except -1 nogil
+    cdef int32_t private_node(self, int32_t parent) except -1 nogil
+    cdef void hold(self, int32_t node) noexcept nogil
+    cdef void drop(self, int32_t node) noexcept nogil
+    cdef int track_hashes(self) except -1
+    cdef int32_t _new_node(self, int32_t parent, uint64_t key, uint8_t mapped) except -1 nogil
+    cdef int64_t _slot_of(self, int32_t parent, uint64_t key) noexcept nogil
+    cdef int _grow_table(self) except -1 nogil
+    cdef void _unmap(self, int32_t node) noexcept nogil

@@ -1,0 +1,257 @@
+"""Identity of full blocks: a trie over the trace's hash ids.
+
+Two prompts share engine block k exactly when their tokens agree up to the end of k. A token at position
+p stands for hash_ids[p // trace_block_size], so they agree there exactly when their leading hash ids up to
+the one that holds the block's last token are equal. One trie node per trace block (or per 64 engine blocks
+of it) therefore stands for all engine blocks that end in it, whatever the two block sizes are; identity
+number = node * stride + index. Equality is exact: nodes are interned by (parent, 64-bit id), nothing is hashed away.
+
+Blocks with generated tokens get identities in nodes private to their request. A node is forgotten when no
+child, no live request and no cached copy refers to it, which keeps memory flat however long the trace is.
+
+Never decides what is cached: `heads` belongs to the block pool.
+"""
+cimport cython
+from libc.stdlib cimport calloc, free, malloc, realloc
+
+from .types cimport NONE
+
+
+cdef inline uint64_t _mix(int32_t parent, uint64_t key) noexcept nogil:
+    """Spread (parent, key) over 64 bits: multiply-xorshift rounds."""
+    cdef uint64_t h = key * <uint64_t>0x9E3779B97F4A7C15 + <uint64_t>(parent + 2) * <uint64_t>0xC2B2AE3D27D4EB4F
+    h ^= h >> 29
+    h *= <uint64_t>0xBF58476D1CE4E5B9
+    return h ^ (h >> 32)
+
+
+@cython.final
+cdef class PrefixIndex:
+    def __cinit__(self, int64_t block_size, int64_t trace_block_size):
+        if block_size < 1 or trace_block_size < 1:
+            raise ValueError("block sizes must be positive")
+        cdef int64_t most = (trace_block_size + block_size - 1) // block_size
+        self.block_size = block_size
+        self.trace_block_size = trace_block_size
+        self.stride = 1
+        self.shift = 0
+        while self.stride < most and self.stride < 64:
+            self.stride *= 2
+            self.shift += 1
+        self.parts = (most + self.stride - 1) // self.stride
+        self.free_node = NONE
+        self.table_mask = 1023
+        self.table = <int32_t*>malloc((self.table_mask + 1) * sizeof(int32_t))
+        if self.table is NULL:
+            raise MemoryError("prefix index")
+        cdef int64_t i
+        for i in range(self.table_mask + 1):
+            self.table[i] = NONE
+
+    def __dealloc__(self):
+        free(self.nodes)
+        free(self.heads)
+        free(self.hashes)
+        free(self.table)
+
+    cdef int64_t first_block(self, int64_t depth) noexcept nogil:
+        """First engine block owned by the node at `depth` of a path; the next depth's one ends it."""
+        cdef int64_t trace_block = depth // self.parts
+        cdef int64_t begin = (trace_block * self.trace_block_size) // self.block_size
+        cdef int64_t end
+        if self.parts == 1:
+            return begin
+        end = ((trace_block + 1) * self.trace_block_size) // self.block_size
+        begin += (depth - trace_block * self.parts) * self.stride
+        return begin if begin < end else end
+
+    cdef int32_t child(self, int32_t parent, uint64_t key) except -1 nogil:
+        """The node reached from `parent` (NONE = root) by `key`, made if missing. Holders are unchanged."""
+        cdef int64_t at = self._slot_of(parent, key)
+        cdef int32_t node = self.table[at]
+        if node != NONE:
+            return node
+        node = self._new_node(parent, key, 1)
+        self.table[at] = node
+        self.table_used += 1
+        if self.table_used * 2 > self.table_mask:
+            self._grow_table()
+        return node
+
+    cdef int32_t private_node(self, int32_t parent) except -1 nogil:
+        """A node that only its maker can reach, for blocks with generated tokens."""
+        return self._new_node(parent, 0, 0)
+
+    cdef void hold(self, int32_t node) noexcept nogil:
+        self.nodes[node].holders += 1
+
+    cdef void drop(self, int32_t node) noexcept nogil:
+        """Give one hold back; nodes without holders are forgotten, upwards."""
+        cdef int32_t parent
+        while node != NONE:
+            self.nodes[node].holders -= 1
+            if self.nodes[node].holders > 0:
+                return
+            parent = self.nodes[node].parent
+            if self.nodes[node].mapped:
+                self._unmap(node)
+            self.nodes[node].watched = 0
+            self.nodes[node].next_free = self.free_node
+            self.free_node = node
+            self.num_nodes -= 1
+            node = parent
+
+    cdef int track_hashes(self) except -1:
+        """Keep a chain hash per identity from now on; call before the first node is made."""
+        self.hashes = <uint64_t*>calloc(max(1, self.node_capacity) * self.stride, sizeof(uint64_t))
+        if self.hashes is NULL:
+            raise MemoryError("prefix index hashes")
+        return 0
+
+    cdef int32_t _new_node(self, int32_t parent, uint64_t key, uint8_t mapped) except -1 nogil:
+        cdef int32_t node = self.free_node
+        cdef int32_t i
+        cdef int64_t capacity
+        cdef Node* nodes
+        cdef int32_t* heads
+        cdef uint64_t* hashes
+        if node != NONE:
+            self.free_node = self.nodes[node].next_free
+        else:
+            if self.node_top == self.node_capacity:
+                capacity = max(256, <int64_t>self.node_capacity * 2)
+                if capacity * self.stride > 0x7fffffff:
+                    with gil:
+                        raise MemoryError("more than 2**31 block identities alive")
+                nodes = <Node*>realloc(self.nodes, capacity * sizeof(Node))
+                if nodes is not NULL:
+                    self.nodes = nodes
+                heads = <int32_t*>realloc(self.heads, capacity * self.stride * sizeof(int32_t))
+                if heads is not NULL:
+                    self.heads = heads
+                if self.hashes is not NULL:
+                    hashes = <uint64_t*>realloc(self.hashes, capacity * self.stride * sizeof(uint64_t))
+                    if hashes is not NULL:
+                        self.hashes = hashes
+                    else:
+                        heads = NULL
+                if nodes is NULL or heads is NULL:
+                    with gil:
+                        raise MemoryError(f"prefix index of {capacity} nodes")
+                self.node_capacity = <int32_t>capacity
+            node = self.node_top
+            self.node_top += 1
+        self.nodes[node].key = key
+        self.nodes[node].parent = parent
+        self.nodes[node].holders = 0
+        self.nodes[node].mapped = mapped
+        self.nodes[node].watched = 0
+        for i in range(self.stride):
+            self.heads[(<int64_t>node << self.shift) + i] = NONE
+            if self.hashes is not NULL:
+                self.hashes[(<int64_t>node << self.shift) + i] = 0
+        if parent != NONE:
+            self.nodes[parent].holders += 1
+        self.num_nodes += 1
+        return node
+
+    cdef int64_t _slot_of(self, int32_t parent, uint64_t key) noexcept nogil:
+        """Index in `table` of the node, or of the empty place where it belongs."""
+        cdef int64_t at = <int64_t>(_mix(parent, key) & <uint64_t>self.table_mask)
+        cdef int32_t node
+        while True:
+            node = self.table[at]
+            if node == NONE or (self.nodes[node].key == key and self.nodes[node].parent == parent):
+                return at
+            at = (at + 1) & self.table_mask
+
+    cdef int _grow_table(self) except -1 nogil:
+        cdef int64_t old_mask = self.table_mask
+        cdef int32_t* old = self.table
+        cdef int64_t i
+        cdef int32_t node
+        cdef int32_t* grown = <int32_t*>malloc((old_mask + 1) * 2 * sizeof(int32_t))
+        if grown is NULL:
+            with gil:
+                raise MemoryError("prefix index table")
+        self.table = grown
+        self.table_mask = old_mask * 2 + 1
+        for i in range(self.table_mask + 1):
+            grown[i] = NONE
+        for i in range(old_mask + 1):
+            node = old[i]
+            if node != NONE:
+                grown[self._slot_of(self.nodes[node].parent, self.nodes[node].key)] = node
+        free(old)
+        return 0
+
+    cdef void _unmap(self, int32_t node) noexcept nogil:
+        """Take a node out of the table, closing the gap so that probing needs no tombstones."""
+        cdef int64_t hole = self._slot_of(self.nodes[node].parent, self.nodes[node].key)
+        cdef int64_t at = hole
+        cdef int64_t home
+        cdef int32_t other
+        self.table_used -= 1
+        while True:
+            self.table[hole] = NONE
+            while True:
+                at = (at + 1) & self.table_mask
+                other = self.table[at]
+                if other == NONE:
+                    return
+                home = <int64_t>(_mix(self.nodes[other].parent, self.nodes[other].key) & <uint64_t>self.table_mask)
+                # `other` may stay unless its home lies cyclically at or before the hole.
+                if ((at - home) & self.table_mask) >= ((at - hole) & self.table_mask):
+                    break
+            self.table[hole] = other
+            hole = at
+
+    def path(self, hash_ids, int64_t num_blocks):
+        """Test door: nodes that hold the first `num_blocks` full blocks of a prompt; each is held once.
+
+        Returns:
+            list of node numbers, one per depth; give the last one back with `forget`.
+        """
+        nodes = []
+        cdef int32_t node = NONE
+        cdef int64_t depth = 0
+        while self.first_block(depth) < num_blocks:
+            node = self.child(node, hash_ids[depth // self.parts])
+            nodes.append(node)
+            depth += 1
+        if nodes:
+            self.hold(node)
+        return nodes
+
+    def forget(self, int32_t node):
+        """Test door: give back one hold."""
+        self.drop(node)
+
+    def check(self):
+        """Walk everything and compare the counts; AssertionError on the first contradiction. O(nodes)."""
+        cdef int32_t node, parent
+        cdef int64_t i
+        cdef int64_t mapped = 0
+        free_nodes = set()
+        node = self.free_node
+        while node != NONE:
+            free_nodes.add(node)
+            node = self.nodes[node].next_free
+        assert len(free_nodes) + self.num_nodes == self.node_top, "nodes lost"
+        children = [0] * self.node_top
+        for node in range(self.node_top):
+            if node in free_nodes:
+                continue
+            parent = self.nodes[node].parent
+            assert parent == NONE or parent not in free_nodes, "child of a forgotten node"
+            if parent != NONE:
+                children[parent] += 1
+            if self.nodes[node].mapped:
+                mapped += 1
+                assert self.table[self._slot_of(parent, self.nodes[node].key)] == node, "node not reachable"
+        for node in range(self.node_top):
+            if node in free_nodes:
+                continue
+            cached = sum(1 for i in range(self.stride) if self.heads[(<int64_t>node << self.shift) + i] != NONE)
+            assert self.nodes[node].holders >= children[node] + cached, "holders below children and cached identities"
+        assert mapped == self.table_used, "table count"

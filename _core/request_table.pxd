@@ -1,0 +1,58 @@
+# Requests owned by one rank: one struct a request, slots reused.
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+
+
+cdef struct Request:
+    # What was asked.
+    int64_t n_in                 # prompt [tokens]
+    int64_t n_out                # requested output [tokens]
+    uint64_t* hash_ids           # (num_hash_ids,) owned; identity of the prompt's trace blocks
+    int64_t num_hash_ids
+    int32_t ordinal              # trace row
+    # Where it stands.
+    int32_t status               # RequestStatus
+    int64_t gen                  # tokens generated so far; never reset
+    int64_t computed             # of the n_in + gen tokens, the pass being executed included
+    int64_t alloc                # token watermark up to which blocks are held
+    int32_t num_admissions
+    int32_t num_preemptions
+    # Blocks.
+    int64_t full_blocks          # prompt blocks that have an identity
+    int32_t* path                # (path_length,) nodes of those identities, owned; NULL until first looked up
+    int64_t path_length
+    int32_t* private_nodes       # (num_private_nodes,) nodes of identities with generated tokens, owned
+    int64_t num_private_nodes
+    int64_t num_private          # identities handed out there; block full_blocks + i has the i-th
+    int32_t* table               # (table_length,) cached copy of each held block or PRIVATE, owned
+    int64_t table_length
+    int64_t table_capacity
+    # Work of the pass being executed; valid while scheduled_pass is that pass.
+    int64_t scheduled_pass
+    int64_t work_total           # tokens
+    int64_t work_prompt          # of them prompt tokens
+    int64_t work_prefix          # prompt tokens before
+    uint8_t work_terminal        # nothing was left to generate when it was scheduled
+    # Last emission.
+    int64_t emit_pass            # rank pass of the last token; NONE before the first
+    int64_t emit_tokens          # tokens in that pass
+    double emit_ms               # its end
+    double emit_before_ms        # end of the pass of the emission before
+    uint8_t emit_consecutive     # the token before came with the rank's previous pass
+    uint8_t emit_decode          # it was in the decode batch
+    int32_t next_free
+
+
+cdef class RequestTable:
+    cdef Request* slots          # (capacity,), owned
+    cdef int32_t capacity
+    cdef int32_t top
+    cdef int32_t free_slot
+    cdef readonly int32_t num_owned
+    cdef int32_t* buckets        # (bucket_mask + 1,): slot by ordinal, open addressing
+    cdef int64_t bucket_mask
+
+    cdef int32_t add(self, int32_t ordinal, int64_t n_in, int64_t n_out, const uint64_t* hash_ids, int64_t num_hash_ids) except -1 nogil
+    cdef int32_t find(self, int32_t ordinal) noexcept nogil
+    cdef void remove(self, int32_t slot) noexcept nogil
+    cdef int _grow(self) except -1 nogil
+    cdef int64_t _bucket(self, int32_t ordinal) noexcept nogil

@@ -1,0 +1,295 @@
+"""What the flavours on the block pool share: prefix look-up, block tables, caching, release, cache events.
+
+Decides how a request's known tokens map to blocks of the pool. Never decides who is scheduled.
+Source: engine specification, sections 2.2, 2.3, 3.4, 4.1, 4.3, 4.5.
+"""
+from libc.stdlib cimport free, malloc, realloc
+
+from .event_buffer cimport EV_KV_REMOVED, EV_KV_STORED, WANT_KV, Event
+from .types cimport NONE, PRIVATE, ceil_div
+
+cdef enum:
+    HASH_SEED = 1337
+
+
+cdef class BlockScheduler(Scheduler):
+    def __dealloc__(self):
+        free(self.hit_copies)
+
+    cdef int64_t active_blocks(self) noexcept nogil:
+        return self.pool.active()
+
+    cdef int64_t inactive_blocks(self) noexcept nogil:
+        return self.pool.num_inactive
+
+    cdef int give_up(self, int32_t slot) except -1 nogil:
+        cdef Request* request = &self.requests.slots[slot]
+        cdef int64_t i
+        self.release_blocks(request)
+        for i in range(request.num_private_nodes):
+            self.index.drop(request.private_nodes[i])
+        if request.path_length > 0:
+            self.index.drop(request.path[request.path_length - 1])
+        return 0
+
+    # -- identities -------------------------------------------------------------------------------
+
+    cdef int intern_path(self, Request* request) except -1 nogil:
+        """Nodes of the prompt's full blocks, made when the request first reaches the head of the queue."""
+        cdef int64_t full = request.n_in // self.block_size
+        cdef int64_t depths = 0
+        cdef int32_t node = NONE
+        cdef int64_t depth
+        if not self.prefix_caching or full == 0 or request.path is not NULL:
+            return 0
+        request.full_blocks = full
+        depths = ((full * self.block_size - 1) // self.index.trace_block_size + 1) * self.index.parts
+        while depths > 1 and self.index.first_block(depths - 1) >= full:
+            depths -= 1
+        request.path = <int32_t*>malloc(depths * sizeof(int32_t))
+        if request.path is NULL:
+            with gil:
+                raise MemoryError(f"path of {depths} nodes")
+        for depth in range(depths):
+            node = self.index.child(node, request.hash_ids[depth // self.index.parts])
+            request.path[depth] = node
+        request.path_length = depths
+        self.index.hold(node)
+        if not self.want & WANT_KV:
+            free(request.hash_ids)
+            request.hash_ids = NULL
+        return 0
+
+    cdef int32_t identity_of(self, Request* request, int64_t block) noexcept nogil:
+        """Identity of a block that has one."""
+        cdef int64_t depth, at
+        if block >= request.full_blocks:
+            at = block - request.full_blocks
+            return (request.private_nodes[at >> self.index.shift] << self.index.shift) + <int32_t>(at & (self.index.stride - 1))
+        # The trace block that holds the block's last token, then the part of it.
+        depth = (((block + 1) * self.block_size - 1) // self.index.trace_block_size) * self.index.parts
+        while self.index.parts > 1 and depth + 1 < request.path_length and self.index.first_block(depth + 1) <= block:
+            depth += 1
+        return (request.path[depth] << self.index.shift) + <int32_t>(block - self.index.first_block(depth))
+
+    cdef int32_t private_identity(self, Request* request, int64_t block) except -1 nogil:
+        """Identity of a block with a generated token, handed out when it is first computed to its end."""
+        cdef int64_t at = block - request.full_blocks
+        cdef int32_t* grown
+        if at == request.num_private:
+            if at >> self.index.shift == request.num_private_nodes:
+                # Doubling steps: a power of two is full.
+                if request.num_private_nodes & (request.num_private_nodes - 1) == 0:
+                    grown = <int32_t*>realloc(request.private_nodes, max(1, request.num_private_nodes * 2) * sizeof(int32_t))
+                    if grown is NULL:
+                        with gil:
+                            raise MemoryError("identities of generated blocks")
+                    request.private_nodes = grown
+                request.private_nodes[request.num_private_nodes] = self.index.private_node(NONE)
+                self.index.hold(request.private_nodes[request.num_private_nodes])
+                request.num_private_nodes += 1
+            request.num_private += 1
+        return self.identity_of(request, block)
+
+    # -- look-up ----------------------------------------------------------------------------------
+
+    cdef int look_up(self, Request* request) except -1 nogil:
+        """Leading cached blocks of everything the request knows; changes nothing in the pool."""
+        cdef int64_t most, depth, block, end, i
+        cdef int32_t* heads
+        cdef int32_t* grown
+        cdef int32_t copy, base
+        self.num_hits = self.num_active_hits = 0
+        if not self.prefix_caching:
+            return 0
+        self.intern_path(request)
+        most = request.full_blocks + request.num_private
+        if most > self.hit_capacity:
+            grown = <int32_t*>realloc(self.hit_copies, 2 * most * sizeof(int32_t))
+            if grown is NULL:
+                with gil:
+                    raise MemoryError(f"look-up of {most} blocks")
+            self.hit_copies = grown
+            self.hit_capacity = 2 * most
+        heads = self.index.heads
+        block = 0
+        for depth in range(request.path_length):
+            end = self.index.first_block(depth + 1)
+            if end > request.full_blocks:
+                end = request.full_blocks
+            base = request.path[depth] << self.index.shift
+            for i in range(end - block):
+                copy = heads[base + i]
+                if copy == NONE:
+                    return 0
+                self.hit_copies[self.num_hits] = copy
+                self.num_hits += 1
+                if self.pool.copies[copy].ref_count > 0:
+                    self.num_active_hits += 1
+            block = end
+        for i in range(request.num_private):
+            copy = heads[self.identity_of(request, request.full_blocks + i)]
+            if copy == NONE:
+                return 0
+            self.hit_copies[self.num_hits] = copy
+            self.num_hits += 1
+            if self.pool.copies[copy].ref_count > 0:
+                self.num_active_hits += 1
+        return 0
+
+    cdef void cap_reuse(self, Request* request, bint logits, bint speculative) noexcept nogil:
+        """How much of the last look-up may be reused: at least one token is computed where logits are needed."""
+        cdef int64_t length = request.n_in + request.gen
+        cdef int64_t cached = min(self.num_hits * self.block_size, length)
+        cdef int64_t active = min(self.num_active_hits * self.block_size, length)
+        cdef int64_t cap
+        if logits:
+            cap = ((length - 1) // self.block_size) * self.block_size if length > 0 else 0
+            cached = min(cached, cap)
+            active = min(active, cap)
+            if speculative and cached >= self.block_size:
+                cached -= self.block_size
+                active = min(active, cached)
+        self.cached_tokens = cached
+        self.active_cached_tokens = active
+
+    # -- tables -----------------------------------------------------------------------------------
+
+    cdef int64_t append_blocks(self, Request* request, int64_t num_hits, int64_t num_fresh) except -1 nogil:
+        """Enter blocks just acquired: the first `num_hits` of the last look-up, then private ones."""
+        cdef int64_t length = request.table_length + num_hits + num_fresh
+        cdef int64_t capacity, i
+        cdef int32_t* grown
+        if length > request.table_capacity:
+            capacity = max(length, request.table_capacity + (request.table_capacity >> 1))
+            grown = <int32_t*>realloc(request.table, capacity * sizeof(int32_t))
+            if grown is NULL:
+                with gil:
+                    raise MemoryError(f"block table of {capacity} blocks")
+            request.table = grown
+            request.table_capacity = capacity
+        for i in range(num_hits):
+            request.table[request.table_length + i] = self.hit_copies[i]
+        for i in range(request.table_length + num_hits, length):
+            request.table[i] = PRIVATE
+        request.table_length = length
+        return length
+
+    cdef int finalise(self, Request* request, int64_t before, int64_t after) except -1 nogil:
+        """Tokens before..after are computed: blocks that are now full enter the cache."""
+        cdef int64_t block = before // self.block_size
+        cdef int64_t end = after // self.block_size
+        cdef int64_t run = 0
+        cdef int64_t depth = 0
+        cdef int64_t node_end = 0
+        cdef int32_t identity = 0
+        cdef bint visible
+        if not self.prefix_caching:
+            return 0
+        while block < end:
+            if request.table[block] == PRIVATE:
+                if block >= request.full_blocks:
+                    identity = self.private_identity(request, block)
+                elif block < node_end:
+                    identity += 1
+                else:
+                    identity = self.identity_of(request, block)
+                    depth = ((((block + 1) * self.block_size - 1) // self.index.trace_block_size) + 1) * self.index.parts
+                    node_end = self.index.first_block(depth) if self.index.parts == 1 else block + 1
+                visible = self.pool.cache(identity, &request.table[block])
+                if visible and self.want & WANT_KV:
+                    run += 1
+                    block += 1
+                    continue
+            else:
+                node_end = 0
+            if run > 0:
+                with gil:
+                    self.publish_stored(request, block - run, run)
+                run = 0
+            block += 1
+        if run > 0:
+            with gil:
+                self.publish_stored(request, end - run, run)
+        return 0
+
+    cdef void release_blocks(self, Request* request) noexcept nogil:
+        """Give all blocks back, from the last to the first."""
+        cdef int64_t i = request.table_length
+        cdef int64_t num_private = 0
+        while i > 0:
+            i -= 1
+            if request.table[i] == PRIVATE:
+                num_private += 1
+            else:
+                self.pool.release_cached(request.table[i])
+        self.pool.release_private(num_private)
+        request.table_length = 0
+
+    # -- cache events -----------------------------------------------------------------------------
+
+    cdef int publish_removed(self) except -1 nogil:
+        """One event for the identities that vanished in the last acquisition."""
+        cdef Event* event
+        cdef int64_t* words
+        cdef Py_ssize_t i
+        if self.pool.num_removed == 0:
+            return 0
+        event = self.kv_events.emplace(EV_KV_REMOVED, self.pass_start_ms, self.worker, self.rank, NONE)
+        event.a = self.pool.num_removed
+        words = self.kv_events.emplace_words(event, self.pool.num_removed)
+        for i in range(self.pool.num_removed):
+            words[i] = <int64_t>self.pool.removed[i]
+        self.pool.num_removed = 0
+        return 0
+
+    cdef int publish_stored(self, Request* request, int64_t first_block, int64_t num_blocks) except -1:
+        """One event for a run of newly visible blocks; their hashes are computed here, once per identity."""
+        cdef Event* event
+        cdef int64_t* words
+        cdef int64_t i
+        cdef uint64_t value
+        chain = self.hash_of(request, first_block - 1) if first_block > 0 else 0
+        hashes = [chain]
+        for i in range(num_blocks):
+            local = self.local_hash(request, first_block + i)
+            if first_block + i > 0:
+                chain = self._xxh3(int(chain).to_bytes(8, "little") + int(local).to_bytes(8, "little"), HASH_SEED)
+            else:
+                chain = local
+            self.index.hashes[self.identity_of(request, first_block + i)] = chain
+            hashes += (chain, local)
+        event = self.kv_events.emplace(EV_KV_STORED, self.pass_start_ms, self.worker, self.rank, request.ordinal)
+        event.a, event.b = num_blocks, first_block
+        words = self.kv_events.emplace_words(event, len(hashes))
+        for i in range(len(hashes)):
+            value = hashes[i]
+            words[i] = <int64_t>value
+        return 0
+
+    cdef uint64_t hash_of(self, Request* request, int64_t block) except? 0:
+        """Chain hash of a block that was visible before."""
+        return self.index.hashes[self.identity_of(request, block)]
+
+    cdef object local_hash(self, Request* request, int64_t block):
+        """XXH3-64 of a block's tokens as little-endian 32-bit words. A prompt token is its trace hash id."""
+        cdef int64_t begin = block * self.block_size
+        cdef int64_t end = begin + self.block_size
+        cdef int64_t at = begin
+        cdef int64_t upto
+        cdef uint64_t key = 0
+        parts = []
+        while at < end and at < request.n_in:
+            key = request.hash_ids[at // self.index.trace_block_size]
+            upto = min(min((at // self.index.trace_block_size + 1) * self.index.trace_block_size, end), request.n_in)
+            parts.append((key & 0xffffffff, upto - at))
+            at = upto
+        if len(parts) == 1 and at == end:
+            known = self._uniform_hashes.get(key)
+            if known is None:
+                known = self._uniform_hashes[key] = self._xxh3(int(parts[0][0]).to_bytes(4, "little") * self.block_size, HASH_SEED)
+            return known
+        data = b"".join([int(token).to_bytes(4, "little") * count for token, count in parts])
+        if at < end:
+            data += self._block_tokens(request.ordinal, at - request.n_in, end - request.n_in)
+        return self._xxh3(data, HASH_SEED)

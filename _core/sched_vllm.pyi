@@ -1,0 +1,29 @@
+from collections.abc import Callable, Sequence
+from typing import final
+
+from .sched_blocks import BlockScheduler
+from .timing import TimingModel
+
+@final
+class VllmScheduler(BlockScheduler):
+    def __init__(
+        self,
+        worker: int,
+        rank: int,
+        *,
+        num_gpu_blocks: int,
+        block_size: int,
+        trace_block_size: int,
+        timing: TimingModel,
+        want: int = 0,
+        max_num_seqs: int | None = 256,
+        max_num_batched_tokens: int | None = 8192,
+        max_model_len: int | None = None,
+        enable_prefix_caching: bool = True,
+        enable_chunked_prefill: bool = True,
+        preemption_mode: str = "lifo",
+        accept_rates: Sequence[float] = (),
+        sampler_seed: int = 0,
+        block_tokens: Callable[[int, int, int], bytes] | None = None,
+        xxh3: Callable[[bytes, int], int] | None = None,
+    ) -> None: ...

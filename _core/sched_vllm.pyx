@@ -1,0 +1,511 @@
+"""The vLLM flavour of a scheduler pass.
+
+Running requests go first, in order of admission, and use the token budget first; a request that finds no
+block preempts the newest (or oldest) running one; then the head of the waiting queue is admitted while slots,
+blocks and budget allow, strictly in order. The whole pass is computed when it starts.
+
+Decides: admission, preemption, rejection, who emits, which request can never progress. Never decides when a
+pass starts or what a client sees first. Source: engine specification, sections 4, 8 and 9.3.
+"""
+cimport cython
+from libc.math cimport floor
+from libc.stdint cimport INT64_MAX
+from libc.stdlib cimport free, realloc
+from libc.string cimport memmove
+
+from .block_pool cimport POOL_OK, BlockPool
+from .chacha cimport chacha_next_u64, chacha_seed
+from .event_buffer cimport (
+    EV_ADMISSION, EV_PREEMPTION, EV_PREFILL, EV_RANK_START, REASON_BURST_OVER_POOL, REASON_GROWTH_OVER_POOL,
+    REASON_MODEL_LEN, REASON_OUTPUT_LENGTH, REASON_PROMPT_OVER_BUDGET, REASON_PROMPT_OVER_MODEL_LEN,
+    REASON_PROMPT_OVER_POOL, TERM_COMPLETED, TERM_FAILED, TERM_REJECTED, WANT_KV, WANT_PREFILL, Event,
+)
+from .prefix_index cimport PrefixIndex
+from .timing cimport TimingModel
+from .types cimport BLOCKED, NONE, SCHEDULED, SELF_PREEMPTED, STATUS_PREEMPTED, STATUS_RUNNING, STATUS_WAITING, ceil_div
+
+from .types import EngineError, LivelockError
+
+cdef enum:
+    # Far above any legal chain: a rank that preempts so often without a token or an end moves in a circle.
+    MAX_PASSES_WITHOUT_GAIN = 1_000_000
+
+
+cdef int64_t _limit(object value) except -1:
+    return INT64_MAX if value is None else min(value, INT64_MAX)
+
+
+@cython.final
+cdef class VllmScheduler(BlockScheduler):
+    """One rank of the vLLM flavour.
+
+    Args:
+        worker, rank: where this rank stands; they only label its records.
+        trace_block_size: prompt tokens a trace hash id stands for.
+        timing: pass-time model.
+        want: bits of optional records (event_buffer.Want).
+        sampler_seed: seed of this rank's acceptance draws.
+        block_tokens, xxh3: see sched_blocks; needed only with cache events.
+        The rest as in the engine configuration; None means unlimited.
+    """
+
+    def __init__(self, int32_t worker, int32_t rank, *, num_gpu_blocks, int64_t block_size, int64_t trace_block_size,
+                 TimingModel timing not None, int32_t want=0, max_num_seqs=256, max_num_batched_tokens=8192,
+                 max_model_len=None, bint enable_prefix_caching=True, bint enable_chunked_prefill=True,
+                 str preemption_mode="lifo", accept_rates=(), uint64_t sampler_seed=0, block_tokens=None, xxh3=None):
+        cdef Py_ssize_t i
+        if preemption_mode not in ("lifo", "fifo"):
+            raise ValueError(f"unknown preemption_mode {preemption_mode!r}")
+        if len(accept_rates) > MAX_DRAFTS:
+            raise ValueError(f"at most {MAX_DRAFTS} accept rates, got {len(accept_rates)}")
+        self.worker, self.rank, self.want, self.timing = worker, rank, want, timing
+        self.max_num_seqs = _limit(max_num_seqs)
+        self.max_num_batched_tokens = _limit(max_num_batched_tokens)
+        self.max_model_len = _limit(max_model_len)
+        self.block_size = block_size
+        self.kv_capacity_tokens = <uint64_t>(int(num_gpu_blocks) * block_size % (1 << 64))
+        self.prefix_caching, self.chunked_prefill = enable_prefix_caching, enable_chunked_prefill
+        self.preempt_first = preemption_mode == "fifo"
+        self.index = PrefixIndex(block_size, trace_block_size)
+        self.pool = BlockPool(self.index, min(num_gpu_blocks, INT64_MAX // 4))
+        if want & WANT_KV:
+            if block_tokens is None or xxh3 is None:
+                raise ValueError("cache events need block_tokens and xxh3")
+            self.index.track_hashes()
+            self.pool.keep_removed = True
+        self._block_tokens, self._xxh3, self._uniform_hashes = block_tokens, xxh3, {}
+        self.num_drafts = len(accept_rates)
+        for i in range(self.num_drafts):
+            self.accept_rates[i] = accept_rates[i]
+        chacha_seed(&self.sampler, sampler_seed)
+
+    def __dealloc__(self):
+        free(self.rejected)
+        free(self.ready)
+        free(self.bursts)
+
+    # -- the pass ---------------------------------------------------------------------------------
+
+    cdef int execute(self, double now_ms, bint defer_prefill) except -1 nogil:
+        cdef Event* event
+        cdef double end_ms = now_ms
+        cdef int64_t i
+        self.begin_pass(now_ms)
+        self.start_events.emplace(EV_RANK_START, now_ms, self.worker, self.rank, NONE)
+        self.budget = self.max_num_batched_tokens
+        self.prefill_requests = self.prefill_isl_sum = self.prefill_prefix_sum = 0
+        self.preempted = False
+        self.num_rejected = 0
+        self.run_running(defer_prefill)
+        self.run_waiting(defer_prefill)
+        if not defer_prefill and not self.preempted:
+            self.capacity_bound = self.num_waiting > 0
+        self.measure_pass()
+        if self.prefill_requests > 0:
+            end_ms += self.timing.prefill_ms(self.prefill_requests, self.prefill_isl_sum // self.prefill_requests,
+                                             self.prefill_prefix_sum // self.prefill_requests)
+        self.collect_ready()
+        if self.num_drafts > 0:
+            self.finish_bursts(end_ms)
+        else:
+            self.finish_tokens(end_ms)
+        for i in range(self.num_rejected):
+            self.end_request(self.rejected[2 * i], TERM_REJECTED, self.rejected[2 * i + 1],
+                             self._needed(self.rejected[2 * i], self.rejected[2 * i + 1]),
+                             self._available(self.rejected[2 * i + 1]))
+        if self.num_scheduled == 0 and not self.preempted and self.end_events.count == 0:
+            self.diagnose()
+        event = &self.start_events.records[0]
+        event.a, event.b, event.x = self.num_scheduled, self.tokens_scheduled, self.pass_end_ms
+        self.effect_free = (self.pass_end_ms <= now_ms and self.num_scheduled == 0 and not self.preempted
+                            and self.end_events.count == 0)
+        if self.end_events.count > 0 or self.tokens_emitted > 0:
+            self.passes_without_gain = 0
+        elif self.preempted:
+            self.passes_without_gain += 1
+            if self.passes_without_gain > MAX_PASSES_WITHOUT_GAIN:
+                with gil:
+                    raise LivelockError(f"worker {self.worker} rank {self.rank}: {MAX_PASSES_WITHOUT_GAIN} preempting "
+                                        f"passes without a token or an end; {self.num_running} running, {self.num_waiting} waiting")
+        return 0
+
+    cdef int run_running(self, bint defer_prefill) except -1 nogil:
+        """Step A. The index is not adjusted when an earlier entry is preempted: that request's successor is skipped."""
+        cdef int64_t k = 0
+        cdef int result
+        cdef Request* request
+        while k < self.num_running and self.budget > 0:
+            request = &self.requests.slots[self.running[k]]
+            if defer_prefill and not (request.computed >= request.n_in and request.alloc >= request.n_in):
+                k += 1
+                continue
+            result = self.schedule(self.running[k], False)
+            if result == SCHEDULED:
+                k += 1
+            elif result == BLOCKED:
+                break
+        return 0
+
+    cdef int run_waiting(self, bint defer_prefill) except -1 nogil:
+        """Step B: strictly in order; a head that has to wait blocks everybody behind it."""
+        cdef int32_t slot
+        cdef int64_t length, need, budget_before
+        cdef Request* request
+        cdef Event* event
+        while not self.preempted and self.num_running < self.max_num_seqs and self.num_waiting > 0:
+            slot = self.waiting[self.waiting_head]
+            request = &self.requests.slots[slot]
+            length = request.n_in + request.gen
+            if request.n_in >= self.max_model_len:
+                self.reject(slot, REASON_PROMPT_OVER_MODEL_LEN)
+                continue
+            if request.status == STATUS_WAITING and ceil_div(length, self.block_size) > self.pool.num_blocks:
+                self.reject(slot, REASON_PROMPT_OVER_POOL)
+                continue
+            self.look_up(request)
+            self.cap_reuse(request, request.n_out - request.gen > 0, self.num_drafts > 0)
+            need = ceil_div(length, self.block_size) - self.active_cached_tokens // self.block_size
+            if need > self.pool.num_blocks - self.pool.active():
+                break
+            if defer_prefill and length - self.cached_tokens > 1:
+                break
+            budget_before = self.budget
+            if self.schedule(slot, True) != SCHEDULED:
+                break
+            self.pop_waiting()
+            self.push_running(slot)
+            request.status = STATUS_RUNNING
+            event = self.start_events.emplace(EV_ADMISSION, self.pass_start_ms, self.worker, self.rank, request.ordinal)
+            event.a, event.b = self.cached_tokens, request.num_admissions
+            request.num_admissions += 1
+            if self.want & WANT_PREFILL and request.work_prompt > 0:
+                self._publish_prefill(request)
+            if self.budget == budget_before and self.budget == 0:
+                break
+        return 0
+
+    cdef int schedule(self, int32_t slot, bint from_waiting) except -1 nogil:
+        """Give one request its work of this pass; returns a ScheduleResult."""
+        cdef Request* request = &self.requests.slots[slot]
+        cdef int64_t length = request.n_in + request.gen
+        cdef int64_t reuse = 0
+        cdef int64_t before, prompt_before, take, after, first, end, hits
+        if request.computed == 0:
+            if not from_waiting:
+                self.look_up(request)
+                self.cap_reuse(request, self.remaining(slot) > 0, self.num_drafts > 0)
+            reuse = self.cached_tokens
+        before = request.computed + reuse
+        prompt_before = min(before, request.n_in)
+        if not self.chunked_prefill and request.n_in - prompt_before > self.budget:
+            return BLOCKED
+        take = min(length - before, self.budget)
+        if take == 0 and length > before:
+            return BLOCKED
+        after = before + take
+        if after > request.alloc:
+            first = ceil_div(request.alloc, self.block_size)
+            end = ceil_div(after, self.block_size)
+            if end > first:
+                hits = reuse // self.block_size
+                if self.take_blocks(slot, hits, end - first - hits) == SELF_PREEMPTED:
+                    return SELF_PREEMPTED
+            request.alloc = after
+        request.computed = after
+        self.finalise(request, before, after)
+        request.scheduled_pass = self.pass_number
+        request.work_total = take
+        request.work_prompt = min(after, request.n_in) - prompt_before
+        request.work_prefix = prompt_before
+        request.work_terminal = self.remaining(slot) == 0
+        self.num_scheduled += 1
+        self.tokens_scheduled += take
+        self.budget -= take
+        if request.work_prompt > 0:
+            self.prefill_requests += 1
+            self.prefill_isl_sum += prompt_before + request.work_prompt
+            self.prefill_prefix_sum += prompt_before
+            if self.want & WANT_PREFILL and not from_waiting:
+                self._publish_prefill(request)
+        return SCHEDULED
+
+    cdef int _publish_prefill(self, Request* request) except -1 nogil:
+        cdef Event* event = self.start_events.emplace(EV_PREFILL, self.pass_start_ms, self.worker, self.rank, request.ordinal)
+        event.a, event.b, event.c = request.work_prompt, request.work_prefix, request.work_total
+        return 0
+
+    # -- blocks and preemption --------------------------------------------------------------------
+
+    cdef int take_blocks(self, int32_t slot, int64_t num_hits, int64_t num_fresh) except -1 nogil:
+        """Acquire blocks, preempting until they are there or the request preempted itself."""
+        while self.pool.acquire(self.hit_copies, num_hits, num_fresh) != POOL_OK:
+            if self.num_running == 0:
+                with gil:
+                    raise EngineError(f"request {self.requests.slots[slot].ordinal}: admitted, but the pool has no room")
+            if self.preempt(True) == slot:
+                return SELF_PREEMPTED
+        if self.pool.num_removed > 0:
+            self.publish_removed()
+        self.append_blocks(&self.requests.slots[slot], num_hits, num_fresh)
+        return SCHEDULED
+
+    cdef int32_t preempt(self, bint return_budget) except -1 nogil:
+        """Preempt the newest or oldest running request: blocks lost, generated tokens kept, front of the queue."""
+        cdef int64_t at = 0 if self.preempt_first else self.num_running - 1
+        cdef int32_t slot = self.running[at]
+        cdef Request* request = &self.requests.slots[slot]
+        cdef int64_t running = self.num_running
+        cdef int64_t waiting = self.num_waiting
+        cdef int64_t active = self.pool.active()
+        cdef int64_t held = request.table_length
+        cdef Event* event
+        cdef int64_t* words
+        self.preempted = True
+        self.num_running -= 1
+        memmove(&self.running[at], &self.running[at + 1], (self.num_running - at) * sizeof(int32_t))
+        request.status = STATUS_PREEMPTED
+        request.computed = request.alloc = 0
+        request.num_preemptions += 1
+        self.release_blocks(request)
+        self.push_waiting(slot, True)
+        if request.scheduled_pass == self.pass_number:
+            request.scheduled_pass = NONE
+            self.num_scheduled -= 1
+            if return_budget:
+                self.tokens_scheduled -= request.work_total
+                self.budget += request.work_total
+                if request.work_prompt > 0:
+                    self.prefill_requests -= 1
+                    self.prefill_isl_sum -= request.work_prefix + request.work_prompt
+                    self.prefill_prefix_sum -= request.work_prefix
+        event = self.start_events.emplace(EV_PREEMPTION, self.pass_start_ms, self.worker, self.rank, request.ordinal)
+        event.a, event.b = request.gen, request.num_preemptions
+        words = self.start_events.emplace_words(event, 7)
+        words[0], words[1], words[2] = running, waiting, active
+        words[3], words[4], words[5] = self.num_running, self.num_waiting, self.pool.active()
+        words[6] = held
+        return slot
+
+    cdef int reject(self, int32_t slot, int32_t reason) except -1 nogil:
+        """Drop the hopeless head of the queue; it ends with the pass."""
+        cdef int32_t* grown
+        if self.num_rejected == self.rejected_capacity:
+            grown = <int32_t*>realloc(self.rejected, (self.rejected_capacity * 2 + 16) * 2 * sizeof(int32_t))
+            if grown is NULL:
+                with gil:
+                    raise MemoryError("rejected requests")
+            self.rejected = grown
+            self.rejected_capacity = self.rejected_capacity * 2 + 16
+        self.rejected[2 * self.num_rejected] = slot
+        self.rejected[2 * self.num_rejected + 1] = reason
+        self.num_rejected += 1
+        self.pop_waiting()
+        return 0
+
+    cdef int64_t _needed(self, int32_t slot, int32_t reason) noexcept nogil:
+        if reason == REASON_PROMPT_OVER_MODEL_LEN:
+            return self.requests.slots[slot].n_in
+        return ceil_div(self.requests.slots[slot].n_in, self.block_size)
+
+    cdef int64_t _available(self, int32_t reason) noexcept nogil:
+        return self.max_model_len if reason == REASON_PROMPT_OVER_MODEL_LEN else self.pool.num_blocks
+
+    # -- tokens -----------------------------------------------------------------------------------
+
+    cdef int collect_ready(self) except -1 nogil:
+        """Requests whose known tokens are all computed; those that want no output end here, in order."""
+        cdef int64_t i
+        cdef int64_t kept = 0
+        cdef int32_t slot
+        cdef Request* request
+        cdef int64_t ended = 0
+        cdef int32_t* ready
+        cdef int64_t* bursts
+        if self.num_running > self.ready_capacity:
+            ready = <int32_t*>realloc(self.ready, self.num_running * 2 * sizeof(int32_t))
+            if ready is not NULL:
+                self.ready = ready
+            bursts = <int64_t*>realloc(self.bursts, self.num_running * 2 * sizeof(int64_t))
+            if bursts is not NULL:
+                self.bursts = bursts
+            if ready is NULL or bursts is NULL:
+                with gil:
+                    raise MemoryError(f"{self.num_running} ready requests")
+            self.ready_capacity = self.num_running * 2
+        self.num_ready = 0
+        for i in range(self.num_running):
+            slot = self.running[i]
+            request = &self.requests.slots[slot]
+            if request.computed == request.n_in + request.gen:
+                if self.remaining(slot) == 0:
+                    self.end_request(slot, TERM_COMPLETED, self.completion_reason(request), -1, -1)
+                    continue
+                self.ready[self.num_ready] = slot
+                self.num_ready += 1
+            self.running[kept] = slot
+            kept += 1
+        self.num_running = kept
+        return 0
+
+    cdef int finish_tokens(self, double prefill_end_ms) except -1 nogil:
+        """One token for each ready request; all of them at the end of the pass."""
+        cdef int64_t i, active = 0
+        cdef int64_t kept = 0
+        cdef int64_t batch = 0
+        cdef int32_t slot
+        cdef Request* request
+        cdef double end_ms = prefill_end_ms
+        cdef bint decoding
+        for i in range(self.num_ready):
+            request = &self.requests.slots[self.ready[i]]
+            if request.gen > 0 or request.work_prompt == 0:
+                batch += 1
+                active += request.n_in + request.gen
+        if batch > 0:
+            end_ms += self.timing.decode_ms(batch, active, self.kv_capacity_tokens)
+        self.pass_end_ms = end_ms
+        self.decode_batch = batch
+        for i in range(self.num_ready):
+            slot = self.ready[i]
+            request = &self.requests.slots[slot]
+            decoding = request.gen > 0 or request.work_prompt == 0
+            request.gen += 1
+            self.emit(slot, request.gen - 1, end_ms, decoding)
+            if self.remaining(slot) == 0:
+                self._leave_running(slot, TERM_COMPLETED, self.completion_reason(request), -1, -1)
+        return 0
+
+    cdef int _leave_running(self, int32_t slot, int32_t status, int32_t reason, int64_t needed, int64_t available) except -1 nogil:
+        cdef int64_t i
+        for i in range(self.num_running):
+            if self.running[i] == slot:
+                self.num_running -= 1
+                memmove(&self.running[i], &self.running[i + 1], (self.num_running - i) * sizeof(int32_t))
+                break
+        return self.end_request(slot, status, reason, needed, available)
+
+    cdef int32_t completion_reason(self, Request* request) noexcept nogil:
+        return REASON_OUTPUT_LENGTH if request.gen >= request.n_out else REASON_MODEL_LEN
+
+    # -- multi-token prediction -------------------------------------------------------------------
+
+    cdef int finish_bursts(self, double prefill_end_ms) except -1 nogil:
+        """Bursts of accepted drafts for each ready request; slots are set aside for the longest ones first."""
+        cdef int64_t i, j, active, reserved, gen_before
+        cdef int32_t slot
+        cdef Request* request
+        cdef double end_ms = prefill_end_ms
+        reserved = self.set_aside()
+        active = 0
+        for i in range(self.num_ready):
+            request = &self.requests.slots[self.ready[i]]
+            active += request.n_in + request.gen
+        if self.num_ready > 0:
+            end_ms += self.timing.decode_ms(self.num_ready, active, self.kv_capacity_tokens)
+        self.pass_end_ms = end_ms
+        self.decode_batch = self.num_ready
+        for i in range(self.num_ready):
+            self.bursts[i] = min(self.sample(), self.remaining(self.ready[i]))
+        for i in range(self.num_ready):
+            slot = self.ready[i]
+            request = &self.requests.slots[slot]
+            gen_before = request.gen
+            for j in range(self.bursts[i]):
+                self.finalise(request, request.n_in + request.gen - 1, request.n_in + request.gen)
+                request.gen += 1
+                if request.alloc < request.n_in + request.gen:
+                    if ceil_div(request.alloc, self.block_size) < ceil_div(request.n_in + request.gen, self.block_size):
+                        self.append_blocks(request, 0, 1)
+                        reserved -= 1
+                    request.alloc = request.n_in + request.gen
+            request.computed = request.n_in + request.gen - 1
+            self.emit(slot, gen_before, end_ms, True)
+            if self.remaining(slot) == 0:
+                self._leave_running(slot, TERM_COMPLETED, self.completion_reason(request), -1, -1)
+        self.pool.release_private(reserved)
+        return 0
+
+    cdef int64_t set_aside(self) except -1 nogil:
+        """Blocks for the longest bursts of all ready requests, preempting until they are there; returns their number."""
+        cdef int64_t i, length, needed
+        cdef int32_t slot
+        cdef Request* request
+        while True:
+            needed = 0
+            for i in range(self.num_ready):
+                request = &self.requests.slots[self.ready[i]]
+                length = request.n_in + request.gen
+                needed += (ceil_div(length + min(self.num_drafts + 1, self.remaining(self.ready[i])), self.block_size)
+                           - ceil_div(length, self.block_size))
+            if self.num_ready == 0 or self.pool.acquire(NULL, 0, needed) == POOL_OK:
+                break
+            if self.fail_hopeless_bursts() == 0:
+                self.preempt(False)
+            self.num_ready = 0
+            for i in range(self.num_running):
+                slot = self.running[i]
+                request = &self.requests.slots[slot]
+                if request.computed == request.n_in + request.gen and self.remaining(slot) > 0:
+                    self.ready[self.num_ready] = slot
+                    self.num_ready += 1
+        if self.pool.num_removed > 0:
+            self.publish_removed()
+        return needed
+
+    cdef int fail_hopeless_bursts(self) except -1 nogil:
+        """End ready requests whose burst would not fit into an empty pool; the reference runs for ever on them."""
+        cdef int64_t i, length, blocks
+        cdef int failed = 0
+        cdef Request* request
+        for i in range(self.num_ready):
+            request = &self.requests.slots[self.ready[i]]
+            length = request.n_in + request.gen
+            blocks = ceil_div(length + min(self.num_drafts + 1, self.remaining(self.ready[i])), self.block_size)
+            if blocks > self.pool.num_blocks:
+                self._leave_running(self.ready[i], TERM_FAILED, REASON_BURST_OVER_POOL, blocks, self.pool.num_blocks)
+                failed += 1
+        return failed
+
+    cdef int64_t sample(self) noexcept nogil:
+        """Accepted tokens of one request: one, and one more for each leading success."""
+        cdef int64_t accepted = 1
+        cdef int64_t i
+        for i in range(self.num_drafts):
+            if self.accept_rates[i] < 1.0:
+                # floor(rate * 2^64) fits: the rate is below one.
+                if chacha_next_u64(&self.sampler) >= <uint64_t>floor(self.accept_rates[i] * 18446744073709551616.0):
+                    break
+            accepted += 1
+        return accepted
+
+    # -- cadence and dead ends --------------------------------------------------------------------
+
+    cdef bint wants_deferral(self) noexcept nogil:
+        """Prefill may wait while something decodes, unless the last full pass left requests waiting."""
+        cdef int64_t i
+        cdef Request* request
+        if self.capacity_bound:
+            return False
+        for i in range(self.num_running):
+            request = &self.requests.slots[self.running[i]]
+            if request.computed >= request.n_in and request.alloc >= request.n_in:
+                return True
+        return False
+
+    cdef int diagnose(self) except -1 nogil:
+        """A pass without any effect: end the head if it could not progress even in an empty pool."""
+        cdef int32_t slot
+        cdef Request* request
+        cdef int64_t blocks
+        if self.num_waiting == 0 or self.num_running > 0:
+            return 0
+        slot = self.waiting[self.waiting_head]
+        request = &self.requests.slots[slot]
+        blocks = ceil_div(request.n_in + request.gen, self.block_size)
+        if blocks > self.pool.num_blocks:
+            self.pop_waiting()
+            self.end_request(slot, TERM_FAILED, REASON_GROWTH_OVER_POOL, blocks, self.pool.num_blocks)
+        elif not self.chunked_prefill and request.n_in > self.max_num_batched_tokens:
+            self.pop_waiting()
+            self.end_request(slot, TERM_FAILED, REASON_PROMPT_OVER_BUDGET, request.n_in, self.max_num_batched_tokens)
+        return 0

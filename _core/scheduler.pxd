@@ -1,0 +1,85 @@
+# What every scheduler flavour shares: queues, emission, records of one rank.
+from libc.stdint cimport int32_t, int64_t, uint64_t
+
+from .event_buffer cimport EventBuffer
+from .request_table cimport RequestTable
+from .timing cimport TimingModel
+
+
+cdef extern from "ns_rounding.h" nogil:
+    ctypedef unsigned long long mr_u128     # really unsigned __int128; C computes at full width
+    double mr_variance(int64_t k, mr_u128 sum, mr_u128 sum_sq)
+
+
+cdef enum:
+    FPM_WIDTH = 14
+
+
+cdef struct Moments:
+    int64_t count
+    mr_u128 total
+    mr_u128 total_sq
+
+
+cdef class Scheduler:
+    # Configuration; never changes.
+    cdef readonly int32_t worker
+    cdef readonly int32_t rank
+    cdef int32_t want                    # Want bits: which optional records somebody reads
+    cdef int64_t max_num_seqs            # INT64_MAX = no limit
+    cdef int64_t max_num_batched_tokens  # INT64_MAX = no limit
+    cdef int64_t max_model_len           # INT64_MAX = no limit
+    cdef TimingModel timing
+    # Requests and queues.
+    cdef RequestTable requests
+    cdef int32_t* running                # (running_capacity,) slots in order of admission, owned
+    cdef int64_t num_running
+    cdef int64_t running_capacity
+    cdef int32_t* waiting                # ring of slots, owned
+    cdef int64_t waiting_head
+    cdef int64_t num_waiting
+    cdef int64_t waiting_mask
+    # The pass being executed, or the last one.
+    cdef readonly int64_t pass_number    # of this rank, dense; NONE before the first
+    cdef double pass_start_ms
+    cdef readonly double pass_end_ms     # end of this rank's part
+    cdef double previous_end_ms          # published end of the pass before; NaN at first
+    cdef bint executed                   # this rank took part in the group pass in flight
+    cdef bint effect_free                # it changed nothing
+    cdef int64_t num_scheduled
+    cdef int64_t tokens_scheduled
+    cdef int64_t tokens_emitted
+    cdef int64_t emitters
+    cdef int64_t consecutive_emitters
+    cdef int64_t decode_batch
+    cdef int64_t prefill_tokens
+    cdef int64_t passes_without_gain     # consecutive passes that neither emitted nor ended anything
+    cdef double fpm[FPM_WIDTH]
+    # Records: start effects, effects that become visible with the end, cache events of the pass.
+    cdef EventBuffer start_events
+    cdef EventBuffer end_events
+    cdef EventBuffer kv_events
+
+    # The seam: what a flavour decides.
+    cdef int execute(self, double now_ms, bint defer_prefill) except -1 nogil
+    cdef bint wants_deferral(self) noexcept nogil
+    cdef int give_up(self, int32_t slot) except -1 nogil
+    cdef int64_t active_blocks(self) noexcept nogil
+    cdef int64_t inactive_blocks(self) noexcept nogil
+    # Shared.
+    cdef int submit(self, int32_t ordinal, int64_t n_in, int64_t n_out, const uint64_t* hash_ids, int64_t num_hash_ids) except -1 nogil
+    cdef int cancel(self, int32_t ordinal, bint discard, bint in_pass, double now_ms, EventBuffer out, bint* suppressed) except -1 nogil
+    cdef int publish_end(self, EventBuffer out, double end_ms) except -1 nogil
+    cdef int publish_gauges(self, EventBuffer out, double now_ms, int64_t queued, bint telemetry_only) except -1 nogil
+    cdef int publish_cuts(self, EventBuffer out, double now_ms, bint in_pass) except -1 nogil
+    cdef bint has_work(self) noexcept nogil
+    cdef void begin_pass(self, double now_ms) noexcept nogil
+    cdef int64_t remaining(self, int32_t slot) noexcept nogil
+    cdef int emit(self, int32_t slot, int64_t gen_before, double end_ms, bint in_decode_batch) except -1 nogil
+    cdef int end_request(self, int32_t slot, int32_t status, int32_t reason, int64_t needed, int64_t available) except -1 nogil
+    cdef void measure_pass(self) noexcept nogil
+    cdef int push_running(self, int32_t slot) except -1 nogil
+    cdef int push_waiting(self, int32_t slot, bint front) except -1 nogil
+    cdef int32_t pop_waiting(self) noexcept nogil
+    cdef int _take_out(self, int32_t slot) noexcept nogil
+    cdef int64_t _drop_outputs(self, int32_t ordinal, int32_t slot, bint* found) noexcept nogil

@@ -1,0 +1,5 @@
+class Scheduler:
+    worker: int
+    rank: int
+    pass_number: int
+    pass_end_ms: float

@@ -1,0 +1,399 @@
+"""What every scheduler flavour shares: queues, emission of tokens, records and measures of one rank.
+
+A pass is executed completely when it starts; what becomes visible with its end waits in `end_events`.
+The flavour (a subclass) decides who is scheduled and how blocks are kept, through the methods named
+"the seam" in the header. Never decides when: every call carries the time.
+
+Source: engine specification, sections 4.6, 6 and 7.
+"""
+from libc.math cimport INFINITY, NAN
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy, memmove
+
+from .event_buffer cimport (
+    EV_CUT, EV_FIRST_TOKEN, EV_FPM, EV_GAUGES, EV_RANK_END, EV_RESUMED, EV_SECOND_TOKEN, EV_TERMINAL, EV_TOKENS,
+    REASON_CLIENT, RES_APPLIED, RES_NOOP, TERM_CANCELLED, WANT_FPM, WANT_TOKENS, Event,
+)
+from .request_table cimport Request
+from .types cimport NONE, STATUS_PREEMPTED, STATUS_WAITING
+
+# A natively ended request leaves its last emission in its terminal record (field e) until the pass is
+# published: a cancellation that discards pending output takes it back.
+cdef enum:
+    PACK_CONSECUTIVE = 1
+    PACK_DECODE = 2
+    PACK_SHIFT = 2
+
+
+cdef class Scheduler:
+    def __cinit__(self):
+        self.requests = RequestTable()
+        self.start_events = EventBuffer()
+        self.end_events = EventBuffer()
+        self.kv_events = EventBuffer()
+        self.pass_number = NONE
+        self.previous_end_ms = NAN
+        self.waiting_mask = 63
+        self.waiting = <int32_t*>malloc((self.waiting_mask + 1) * sizeof(int32_t))
+        if self.waiting is NULL:
+            raise MemoryError("waiting queue")
+
+    def __dealloc__(self):
+        free(self.running)
+        free(self.waiting)
+
+    # -- the seam ---------------------------------------------------------------------------------
+
+    cdef int execute(self, double now_ms, bint defer_prefill) except -1 nogil:
+        with gil:
+            raise NotImplementedError("execute")
+
+    cdef bint wants_deferral(self) noexcept nogil:
+        """Whether this rank lets prefill wait in a pass in which the group's cadence allows it."""
+        return False
+
+    cdef int give_up(self, int32_t slot) except -1 nogil:
+        """Release whatever blocks and identities the request holds; it is about to be forgotten."""
+        with gil:
+            raise NotImplementedError("give_up")
+
+    cdef int64_t active_blocks(self) noexcept nogil:
+        return 0
+
+    cdef int64_t inactive_blocks(self) noexcept nogil:
+        return 0
+
+    # -- commands ---------------------------------------------------------------------------------
+
+    cdef int submit(self, int32_t ordinal, int64_t n_in, int64_t n_out, const uint64_t* hash_ids,
+                    int64_t num_hash_ids) except -1 nogil:
+        """Queue a request. Returns 1 (and changes nothing) when this rank still owns the ordinal, else 0."""
+        cdef int32_t slot
+        if self.requests.find(ordinal) != NONE:
+            return 1
+        slot = self.requests.add(ordinal, n_in, n_out, hash_ids, num_hash_ids)
+        self.push_waiting(slot, False)
+        return 0
+
+    cdef int cancel(self, int32_t ordinal, bint discard, bint in_pass, double now_ms, EventBuffer out,
+                    bint* suppressed) except -1 nogil:
+        """End a request by order; returns a CommandResult. Outputs of a pass in flight may be suppressed."""
+        cdef int32_t slot = self.requests.find(ordinal)
+        cdef int64_t delivered
+        cdef double last_ms = NAN
+        cdef bint found = False
+        cdef Event* event
+        suppressed[0] = False
+        if slot == NONE:
+            if not (in_pass and discard):
+                return RES_NOOP
+            delivered = self._drop_outputs(ordinal, NONE, &found)
+            if not found:
+                return RES_NOOP
+            suppressed[0] = True
+            event = out.emplace(EV_TERMINAL, now_ms, self.worker, self.rank, ordinal)
+            event.a, event.b, event.c, event.d = TERM_CANCELLED, delivered, REASON_CLIENT, -1
+            return RES_NOOP
+        delivered = self.requests.slots[slot].gen
+        last_ms = self.requests.slots[slot].emit_ms
+        if in_pass and self.requests.slots[slot].emit_pass == self.pass_number:
+            self._drop_outputs(ordinal, slot, &found)
+            delivered -= self.requests.slots[slot].emit_tokens
+            last_ms = self.requests.slots[slot].emit_before_ms
+            suppressed[0] = True
+        self._take_out(slot)
+        self.give_up(slot)
+        self.requests.remove(slot)
+        event = out.emplace(EV_TERMINAL, now_ms, self.worker, self.rank, ordinal)
+        event.a, event.b, event.c, event.d, event.x = TERM_CANCELLED, delivered, REASON_CLIENT, -1, last_ms
+        return RES_APPLIED
+
+    cdef int _take_out(self, int32_t slot) noexcept nogil:
+        """Remove a slot from whichever queue holds it."""
+        cdef int64_t i, j
+        for i in range(self.num_running):
+            if self.running[i] == slot:
+                self.num_running -= 1
+                memmove(&self.running[i], &self.running[i + 1], (self.num_running - i) * sizeof(int32_t))
+                return 0
+        for i in range(self.num_waiting):
+            if self.waiting[(self.waiting_head + i) & self.waiting_mask] == slot:
+                for j in range(i + 1, self.num_waiting):
+                    self.waiting[(self.waiting_head + j - 1) & self.waiting_mask] = (
+                        self.waiting[(self.waiting_head + j) & self.waiting_mask])
+                self.num_waiting -= 1
+                return 0
+        return 0
+
+    cdef int64_t _drop_outputs(self, int32_t ordinal, int32_t slot, bint* found) noexcept nogil:
+        """Take a request's outputs out of the pass in flight; returns the tokens it had before that pass."""
+        cdef Event* records = self.end_events.records
+        cdef Py_ssize_t i, kept = 0
+        cdef int64_t before = 0
+        cdef int64_t tokens = 0
+        cdef int64_t packed = 0
+        found[0] = False
+        for i in range(self.end_events.count):
+            if records[i].request != ordinal:
+                if kept != i:
+                    memcpy(&records[kept], &records[i], sizeof(Event))
+                kept += 1
+            else:
+                found[0] = True
+                if records[i].kind == EV_TERMINAL:
+                    packed = records[i].e
+                    tokens = packed >> PACK_SHIFT
+                    before = records[i].b - tokens
+        self.end_events.count = kept
+        if slot != NONE:
+            tokens = self.requests.slots[slot].emit_tokens
+            packed = ((PACK_CONSECUTIVE if self.requests.slots[slot].emit_consecutive else 0)
+                      | (PACK_DECODE if self.requests.slots[slot].emit_decode else 0))
+        if tokens > 0:
+            self.tokens_emitted -= tokens
+            self.emitters -= 1
+            if packed & PACK_CONSECUTIVE:
+                self.consecutive_emitters -= 1
+            if packed & PACK_DECODE:
+                self.decode_batch -= 1
+        return before
+
+    # -- a pass -----------------------------------------------------------------------------------
+
+    cdef bint has_work(self) noexcept nogil:
+        return self.num_running > 0 or self.num_waiting > 0
+
+    cdef void begin_pass(self, double now_ms) noexcept nogil:
+        self.pass_number += 1
+        self.pass_start_ms = now_ms
+        self.executed = True
+        self.effect_free = False
+        self.num_scheduled = self.tokens_scheduled = 0
+        self.tokens_emitted = self.emitters = self.consecutive_emitters = 0
+        self.decode_batch = self.prefill_tokens = 0
+        self.start_events.reset()
+        self.end_events.reset()
+        self.kv_events.reset()
+
+    cdef int64_t remaining(self, int32_t slot) noexcept nogil:
+        """Tokens a request may still generate."""
+        cdef Request* request = &self.requests.slots[slot]
+        cdef int64_t left = request.n_out - request.gen
+        cdef int64_t room = self.max_model_len - request.n_in - request.gen
+        if room < left:
+            left = room
+        return left if left > 0 else 0
+
+    cdef int emit(self, int32_t slot, int64_t gen_before, double end_ms, bint in_decode_batch) except -1 nogil:
+        """Record the tokens a request got in this pass: gen - gen_before of them, all at its end."""
+        cdef Request* request = &self.requests.slots[slot]
+        cdef int64_t n = request.gen - gen_before
+        cdef bint consecutive = request.emit_pass == self.pass_number - 1 and gen_before > 0
+        cdef Event* event
+        if gen_before == 0:
+            self.end_events.emplace(EV_FIRST_TOKEN, end_ms, self.worker, self.rank, request.ordinal)
+        elif not consecutive:
+            event = self.end_events.emplace(EV_RESUMED, end_ms, self.worker, self.rank, request.ordinal)
+            event.x = request.emit_ms
+        if gen_before < 2 and request.gen >= 2:
+            self.end_events.emplace(EV_SECOND_TOKEN, end_ms, self.worker, self.rank, request.ordinal)
+        if self.want & WANT_TOKENS:
+            event = self.end_events.emplace(EV_TOKENS, end_ms, self.worker, self.rank, request.ordinal)
+            event.a, event.b = n, request.gen
+        request.emit_pass = self.pass_number
+        request.emit_tokens = n
+        request.emit_before_ms = request.emit_ms
+        request.emit_ms = end_ms
+        request.emit_consecutive = consecutive
+        request.emit_decode = in_decode_batch
+        self.tokens_emitted += n
+        self.emitters += 1
+        if consecutive:
+            self.consecutive_emitters += 1
+        return 0
+
+    cdef int end_request(self, int32_t slot, int32_t status, int32_t reason, int64_t needed,
+                         int64_t available) except -1 nogil:
+        """Record the end of a request with this pass, release all it holds and forget it. Queues are the caller's."""
+        cdef Request* request = &self.requests.slots[slot]
+        cdef bint emitted_now = request.emit_pass == self.pass_number
+        cdef Event* event = self.end_events.emplace(EV_TERMINAL, self.pass_start_ms, self.worker, self.rank, request.ordinal)
+        cdef int64_t* words
+        if needed >= 0:
+            words = self.end_events.emplace_words(event, 2)
+            words[0], words[1] = needed, available
+            event.d = event.c
+        else:
+            event.d = -1
+        event.a, event.b, event.c = status, request.gen, reason
+        # The end of the pass is known to the group only; INFINITY stands for it until then.
+        event.x = INFINITY if emitted_now else request.emit_ms
+        if emitted_now:
+            event.e = ((request.emit_tokens << PACK_SHIFT) | (PACK_CONSECUTIVE if request.emit_consecutive else 0)
+                       | (PACK_DECODE if request.emit_decode else 0))
+        self.give_up(slot)
+        self.requests.remove(slot)
+        return 0
+
+    cdef void measure_pass(self) noexcept nogil:
+        """Forward-pass record of the pass just scheduled: over `running` in it, and over `waiting` after it."""
+        cdef Moments prefill, decode, queued, queued_decode
+        cdef Request* request
+        cdef int64_t i, length
+        cdef int64_t computed = 0
+        cdef int64_t prefix = 0
+        prefill.count = decode.count = queued.count = queued_decode.count = 0
+        prefill.total = decode.total = queued.total = queued_decode.total = 0
+        prefill.total_sq = decode.total_sq = queued.total_sq = queued_decode.total_sq = 0
+        for i in range(self.num_running):
+            request = &self.requests.slots[self.running[i]]
+            if request.scheduled_pass != self.pass_number:
+                continue
+            if request.work_prompt > 0:
+                prefill.count += 1
+                prefill.total += <mr_u128>request.n_in
+                prefill.total_sq += <mr_u128>request.n_in * <mr_u128>request.n_in
+                computed += request.work_total
+                prefix += request.work_prefix
+            elif not request.work_terminal:
+                length = request.n_in + request.gen
+                decode.count += 1
+                decode.total += <mr_u128>length
+                decode.total_sq += <mr_u128>length * <mr_u128>length
+        self.prefill_tokens = computed
+        if not self.want & WANT_FPM:
+            return
+        for i in range(self.num_waiting):
+            request = &self.requests.slots[self.waiting[(self.waiting_head + i) & self.waiting_mask]]
+            length = request.n_in
+            if request.status == STATUS_WAITING:
+                queued.count += 1
+                queued.total += <mr_u128>length
+                queued.total_sq += <mr_u128>length * <mr_u128>length
+            else:
+                length += request.gen
+                queued_decode.count += 1
+                queued_decode.total += <mr_u128>length
+                queued_decode.total_sq += <mr_u128>length * <mr_u128>length
+        self.fpm[1], self.fpm[2] = <double>prefill.count, <double>computed
+        self.fpm[3], self.fpm[4] = mr_variance(prefill.count, prefill.total, prefill.total_sq), <double>prefix
+        self.fpm[5], self.fpm[6] = <double>decode.count, <double>decode.total
+        self.fpm[7] = mr_variance(decode.count, decode.total, decode.total_sq)
+        self.fpm[8], self.fpm[9] = <double>queued.count, <double>queued.total
+        self.fpm[10] = mr_variance(queued.count, queued.total, queued.total_sq)
+        self.fpm[11], self.fpm[12] = <double>queued_decode.count, <double>queued_decode.total
+        self.fpm[13] = mr_variance(queued_decode.count, queued_decode.total, queued_decode.total_sq)
+
+    # -- publication ------------------------------------------------------------------------------
+
+    cdef int publish_end(self, EventBuffer out, double end_ms) except -1 nogil:
+        """Append everything this rank shows at the end of a group pass; a skipped rank shows zeros and gauges."""
+        cdef Event* event
+        cdef int64_t* words
+        cdef Py_ssize_t i, first
+        cdef bint executed = self.executed
+        event = out.emplace(EV_RANK_END, end_ms, self.worker, self.rank, NONE)
+        event.x = self.previous_end_ms
+        if executed:
+            event.a, event.b, event.c = self.tokens_emitted, self.consecutive_emitters, self.emitters
+            event.d, event.e = self.prefill_tokens, self.decode_batch
+        if self.want & WANT_FPM:
+            event = out.emplace(EV_FPM, end_ms, self.worker, self.rank, NONE)
+            words = out.emplace_words(event, FPM_WIDTH)
+            for i in range(FPM_WIDTH):
+                (<double*>words)[i] = self.fpm[i] if executed else 0.0
+            (<double*>words)[0] = self.fpm[0]
+        if executed:
+            out.extend(self.kv_events, end_ms)
+            first = out.count
+            out.extend(self.end_events, end_ms)
+            for i in range(first, out.count):
+                if out.records[i].kind == EV_TERMINAL:
+                    out.records[i].e = 0
+                    if out.records[i].x == INFINITY:
+                        out.records[i].x = end_ms
+            if end_ms != self.pass_end_ms:
+                for i in range(self.num_running):
+                    if self.requests.slots[self.running[i]].emit_pass == self.pass_number:
+                        self.requests.slots[self.running[i]].emit_ms = end_ms
+        self.previous_end_ms = end_ms
+        self.executed = False
+        self.publish_gauges(out, end_ms, 0, False)
+        return 0
+
+    cdef int publish_gauges(self, EventBuffer out, double now_ms, int64_t queued, bint telemetry_only) except -1 nogil:
+        """Append the gauges as they are now; `queued` requests wait on a lane and count as waiting."""
+        cdef Event* event = out.emplace(EV_GAUGES, now_ms, self.worker, self.rank, NONE)
+        event.a, event.b = self.active_blocks(), self.inactive_blocks()
+        event.c, event.d = self.num_running, self.num_waiting + queued
+        event.e = telemetry_only
+        return 0
+
+    cdef int publish_cuts(self, EventBuffer out, double now_ms, bint in_pass) except -1 nogil:
+        """One record per request that is still owned or whose end was not published, when a run is cut."""
+        cdef Event* event
+        cdef Request* request
+        cdef int32_t slot
+        cdef int64_t i
+        for i in range(self.num_running + self.num_waiting):
+            if i < self.num_running:
+                slot = self.running[i]
+            else:
+                slot = self.waiting[(self.waiting_head + i - self.num_running) & self.waiting_mask]
+            request = &self.requests.slots[slot]
+            event = out.emplace(EV_CUT, now_ms, self.worker, self.rank, request.ordinal)
+            event.a, event.x = request.gen, request.emit_ms
+            if in_pass and request.emit_pass == self.pass_number:
+                event.a -= request.emit_tokens
+                event.x = request.emit_before_ms
+        if in_pass and self.executed:
+            for i in range(self.end_events.count):
+                if self.end_events.records[i].kind == EV_TERMINAL:
+                    event = out.emplace(EV_CUT, now_ms, self.worker, self.rank, self.end_events.records[i].request)
+                    event.a = self.end_events.records[i].b - (self.end_events.records[i].e >> PACK_SHIFT)
+                    if event.a > 0:
+                        event.x = self.previous_end_ms
+        return 0
+
+    # -- queues -----------------------------------------------------------------------------------
+
+    cdef int push_running(self, int32_t slot) except -1 nogil:
+        cdef int32_t* grown
+        if self.num_running == self.running_capacity:
+            grown = <int32_t*>realloc(self.running, max(64, self.running_capacity * 2) * sizeof(int32_t))
+            if grown is NULL:
+                with gil:
+                    raise MemoryError(f"{self.running_capacity * 2} running requests")
+            self.running = grown
+            self.running_capacity = max(64, self.running_capacity * 2)
+        self.running[self.num_running] = slot
+        self.num_running += 1
+        return 0
+
+    cdef int push_waiting(self, int32_t slot, bint front) except -1 nogil:
+        cdef int32_t* grown
+        cdef int64_t i
+        if self.num_waiting > self.waiting_mask:
+            grown = <int32_t*>malloc((self.waiting_mask + 1) * 2 * sizeof(int32_t))
+            if grown is NULL:
+                with gil:
+                    raise MemoryError(f"{self.num_waiting} waiting requests")
+            for i in range(self.num_waiting):
+                grown[i] = self.waiting[(self.waiting_head + i) & self.waiting_mask]
+            free(self.waiting)
+            self.waiting = grown
+            self.waiting_head = 0
+            self.waiting_mask = self.waiting_mask * 2 + 1
+        if front:
+            self.waiting_head = (self.waiting_head - 1) & self.waiting_mask
+            self.waiting[self.waiting_head] = slot
+        else:
+            self.waiting[(self.waiting_head + self.num_waiting) & self.waiting_mask] = slot
+        self.num_waiting += 1
+        return 0
+
+    cdef int32_t pop_waiting(self) noexcept nogil:
+        cdef int32_t slot = self.waiting[self.waiting_head]
+        self.waiting_head = (self.waiting_head + 1) & self.waiting_mask
+        self.num_waiting -= 1
+        return slot

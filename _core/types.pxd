@@ -1,0 +1,19 @@
+# Sizes and status codes shared by the core.
+from libc.stdint cimport int32_t, int64_t, uint64_t
+
+cdef enum:
+    NONE = -1                       # no slot, no copy, no node
+    PRIVATE = -1                    # table entry: a block without identity, owned by one request
+
+cdef enum RequestStatus:
+    STATUS_WAITING = 0              # never preempted yet
+    STATUS_RUNNING = 1
+    STATUS_PREEMPTED = 2
+
+cdef enum ScheduleResult:
+    SCHEDULED = 0
+    BLOCKED = 1
+    SELF_PREEMPTED = 2
+
+cdef inline int64_t ceil_div(int64_t a, int64_t b) noexcept nogil:
+    return (a + b - 1) // b

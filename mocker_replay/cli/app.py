@@ -1,0 +1,111 @@
+"""The command `mocker-replay`: which verbs there are, and how an error leaves the process.
+
+A verb's module is imported only when the verb is used, and the overview needs neither Typer nor Rich. Nothing of a
+replay is decided here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+
+from mocker_replay import __version__
+from mocker_replay.errors import ClosedPipe, ExitCode, MockerReplayError, OutputError, UsageError
+
+# Each verb and its line in the overview. The function of that name in the module of that name does the work.
+VERBS = {
+    "run": "Replay a trace and print a summary.",
+    "check": "Find every fault of a trace in one pass and profile it.",
+    "synth": "Write a synthetic workload as a trace.",
+}
+PROGRAM = "mocker-replay"
+_OVERVIEW = """\
+Usage: {program} [--version] [-h | --help] VERB ...
+
+  Replay LLM request traces through mock inference engines.
+
+Verbs:
+{verbs}
+
+  {program} VERB --help tells more about each.
+
+Exit codes:
+  0    as expected
+  1    a golden or a threshold differs
+  2    bad usage, configuration or trace
+  3    engine stuck or invariant broken
+  4    some requests failed or were rejected
+  130  interrupted, partial results are kept
+"""
+
+
+def overview() -> str:
+    """What `mocker-replay --help` prints."""
+    verbs = "\n".join(f"  {name:<7}{line}" for name, line in VERBS.items())
+    return _OVERVIEW.format(program=PROGRAM, verbs=verbs)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command and leave the process with its exit code."""
+    sys.exit(run_main(sys.argv[1:] if argv is None else list(argv)))
+
+
+def run_main(argv: list[str]) -> int:
+    """Run the command; errors become text on standard error and an exit code."""
+    from mocker_replay.cli.console import complain
+
+    try:
+        code = _dispatch(argv)
+        sys.stdout.flush()
+        return code
+    except (BrokenPipeError, ClosedPipe):
+        return _leave_quietly()
+    except OSError as exc:  # a full disk under standard output, or rights that are missing
+        complain(OutputError(f"{exc.filename or 'standard output'}: {exc.strerror or exc}"))
+        _drop_stdout()
+        return int(ExitCode.USAGE)
+    except KeyboardInterrupt:
+        return int(ExitCode.INTERRUPTED)
+    except MockerReplayError as exc:
+        complain(exc)
+        return int(exc.exit_code)
+
+
+def _dispatch(argv: list[str]) -> int:
+    if not argv:
+        sys.stderr.write(overview())
+        return int(ExitCode.USAGE)
+    verb = argv[0]
+    if verb in VERBS:
+        from mocker_replay.cli.command import run_verb
+
+        return run_verb(verb, argv[1:])
+    if verb in ("-h", "--help"):
+        sys.stdout.write(overview())
+    elif verb == "--version":
+        sys.stdout.write(f"{PROGRAM} {__version__}\n")
+    else:
+        raise UsageError(_unknown(verb))
+    return int(ExitCode.OK)
+
+
+def _unknown(word: str) -> str:
+    kind = "option" if word.startswith("-") else "verb"
+    near = difflib.get_close_matches(word, [*VERBS, "--help", "--version"], n=1)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    return f"no such {kind}: {word}{meant}\nhint: {PROGRAM} --help"
+
+
+def _leave_quietly() -> int:
+    """The reader of standard output has gone: that is its right."""
+    _drop_stdout()
+    return int(ExitCode.OK)
+
+
+def _drop_stdout() -> None:
+    """What is still buffered must not be written at exit, where it could only fail again."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+    os.close(devnull)

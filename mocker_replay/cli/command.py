@@ -1,0 +1,60 @@
+"""How a verb becomes a command: its options are read by Typer, its help is plain text under headings."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from mocker_replay.cli.app import PROGRAM
+from mocker_replay.errors import ClosedPipe, UsageError
+
+_CONTEXT = {"help_option_names": ["-h", "--help"]}
+
+
+class GroupedCommand(typer.core.TyperCommand):
+    """A command whose help lists the options under the headings of their `rich_help_panel`."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """One section for each heading, in the order in which they first appear."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                default = "Arguments" if param.param_type_name == "argument" else "Options"
+                heading = getattr(param, "rich_help_panel", None) or default
+                sections.setdefault(heading, []).append(record)
+        for heading, records in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
+def run_verb(verb: str, argv: list[str]) -> int:
+    """Run the function `verb` of the module `mocker_replay.cli.<verb>`; it returns its exit code, or None for 0.
+
+    Raises:
+        UsageError: what the option parser refuses.
+        MockerReplayError: whatever the verb raises.
+    """
+    function = getattr(importlib.import_module(f"mocker_replay.cli.{verb}"), verb)
+    return run_function(function, verb, argv)
+
+
+def run_function(function: Callable[..., Any], verb: str, argv: list[str]) -> int:
+    """Read `argv` by the signature of `function` and call it."""
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
+    single.command(verb, cls=GroupedCommand, context_settings=_CONTEXT)(function)
+    command = typer.main.get_command(single)
+    try:
+        return int(command.main(argv, prog_name=f"{PROGRAM} {verb}", standalone_mode=False) or 0)
+    except SystemExit:  # Typer's answer to a pipe closed by its reader, even where it is not to exit
+        raise ClosedPipe from None
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    except Exception as exc:
+        # The parser's errors have no base class of their own that all versions of Typer export.
+        if not hasattr(exc, "format_message"):
+            raise
+        raise UsageError(f"{exc.format_message()}\nhint: {PROGRAM} {verb} --help") from None

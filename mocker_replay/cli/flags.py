@@ -1,0 +1,137 @@
+"""The flags of `run`: names, help texts, headings. Flag names follow the field they set."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+_ENGINE = "Engine (each wins over --engine-config)"
+_LOAD = "Workload"
+_TRACE = "Reading the trace"
+_OUT = "Outputs"
+_GOALS = "Goals"
+
+Trace = Annotated[
+    str, typer.Argument(metavar="TRACE", help="Trace, JSON lines (.gz and .zst too), one request a line.")
+]
+EngineConfigFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--engine-config",
+        metavar="FILE|JSON",
+        rich_help_panel=_ENGINE,
+        help='Engine settings: {"engine": {...}, "dp_size": ...} as JSON text, or a JSON or TOML file.',
+    ),
+]
+NumGpuBlocks = Annotated[
+    int | None, typer.Option(rich_help_panel=_ENGINE, help="KV blocks of a rank. [default: 16384]")
+]
+BlockSize = Annotated[int | None, typer.Option(rich_help_panel=_ENGINE, help="Tokens of a KV block. [default: 64]")]
+MaxModelLen = Annotated[
+    int | None, typer.Option(rich_help_panel=_ENGINE, help="Tokens of a request, prompt and output.")
+]
+MaxNumSeqs = Annotated[
+    int | None, typer.Option(rich_help_panel=_ENGINE, help="Running requests of a rank. [default: 256]")
+]
+MaxNumBatchedTokens = Annotated[
+    int | None, typer.Option(rich_help_panel=_ENGINE, help="Token budget of a pass. [default: 8192]")
+]
+PrefillScheduleInterval = Annotated[
+    int | None, typer.Option(rich_help_panel=_ENGINE, help="Prefill cadence [passes]. [default: 1]")
+]
+EnablePrefixCaching = Annotated[
+    bool | None,
+    typer.Option(
+        "--enable-prefix-caching/--no-enable-prefix-caching", rich_help_panel=_ENGINE, help="Reuse equal prefixes."
+    ),
+]
+EnableChunkedPrefill = Annotated[
+    bool | None,
+    typer.Option(
+        "--enable-chunked-prefill/--no-enable-chunked-prefill",
+        rich_help_panel=_ENGINE,
+        help="Spread a prompt over passes.",
+    ),
+]
+SpeedupRatio = Annotated[float | None, typer.Option(rich_help_panel=_ENGINE, help="Divides all pass times.")]
+DecodeSpeedupRatio = Annotated[
+    float | None, typer.Option(rich_help_panel=_ENGINE, help="Divides decode times once more.")
+]
+DpSize = Annotated[
+    int | None, typer.Option(rich_help_panel=_ENGINE, help="Attention-DP ranks of a worker. [default: 1]")
+]
+TensorParallelSize = Annotated[
+    int | None, typer.Option(rich_help_panel=_ENGINE, help="GPUs of a rank; scales GPU hours only. [default: 1]")
+]
+PreemptionMode = Annotated[
+    str | None, typer.Option(metavar="lifo|fifo", rich_help_panel=_ENGINE, help="Whom memory pressure hits first.")
+]
+AicNextn = Annotated[int | None, typer.Option(rich_help_panel=_ENGINE, help="Draft tokens of a pass (MTP), 1 to 5.")]
+AicNextnAcceptRates = Annotated[
+    str | None,
+    typer.Option(metavar="P,P,...", rich_help_panel=_ENGINE, help="Chance of each draft, given those before it."),
+]
+Seed = Annotated[int | None, typer.Option(rich_help_panel=_ENGINE, help="Seed of draft acceptance (aic_mtp_seed).")]
+TimingModelFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--timing-model",
+        metavar="MODEL",
+        rich_help_panel=_ENGINE,
+        help="polynomial, JSON text, a profile FILE.npz, or MODULE:NAME of an object with prefill and decode.",
+    ),
+]
+
+Mode = Annotated[
+    str, typer.Option(metavar="accelerated|realtime", rich_help_panel=_LOAD, help="Jump through time, or live it.")
+]
+NumWorkers = Annotated[int, typer.Option(rich_help_panel=_LOAD, help="Identical engines behind the router.")]
+RouterMode = Annotated[
+    str, typer.Option(metavar="round_robin|kv_router", rich_help_panel=_LOAD, help="Who places requests, and how.")
+]
+KvEventLagMs = Annotated[float | None, typer.Option(rich_help_panel=_LOAD, help="Delay of the kv_router's view.")]
+ReplayConcurrency = Annotated[
+    int | None, typer.Option(rich_help_panel=_LOAD, help="Closed loop: sessions at a time; timestamps are ignored.")
+]
+ArrivalSpeedupRatio = Annotated[
+    float, typer.Option(rich_help_panel=_LOAD, help="Open loop: divides arrivals and delays.")
+]
+MaxSimTimeMs = Annotated[float | None, typer.Option(rich_help_panel=_LOAD, help="Cut the run at this modelled time.")]
+
+TraceFormat = Annotated[str, typer.Option(rich_help_panel=_TRACE, help="Row format.")]
+TraceBlockSize = Annotated[
+    int | None, typer.Option(rich_help_panel=_TRACE, help="Tokens a hash id stands for. [default: 512]")
+]
+TimestampUnit = Annotated[str, typer.Option(metavar="s|ms|us", rich_help_panel=_TRACE, help="Unit of the timestamps.")]
+MissingTimestamps = Annotated[
+    str, typer.Option(metavar="refuse|zero|previous", rich_help_panel=_TRACE, help="First turns without a timestamp.")
+]
+SurplusHashIds = Annotated[
+    str, typer.Option(metavar="refuse|ignore", rich_help_panel=_TRACE, help="Hash ids beyond the prompt.")
+]
+MissingHashIds = Annotated[
+    str, typer.Option(metavar="refuse|private", rich_help_panel=_TRACE, help="Prompt blocks without a hash id.")
+]
+
+SlaTtftMs = Annotated[float | None, typer.Option(rich_help_panel=_GOALS, help="Goodput: bound on time to first token.")]
+SlaItlMs = Annotated[float | None, typer.Option(rich_help_panel=_GOALS, help="Goodput: bound on a request's mean gap.")]
+SlaE2eMs = Annotated[float | None, typer.Option(rich_help_panel=_GOALS, help="Goodput: bound on the whole, alone.")]
+
+Events = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", rich_help_panel=_OUT, help="Event log (.gz and .zst compress, - is standard output)."),
+]
+EventLevel = Annotated[
+    str, typer.Option(metavar="requests|passes|tokens|kv", rich_help_panel=_OUT, help="How much the log tells.")
+]
+Requests = Annotated[
+    str | None, typer.Option(metavar="FILE", rich_help_panel=_OUT, help="One JSON record a request, in trace order.")
+]
+Summary = Annotated[str | None, typer.Option(metavar="FILE", rich_help_panel=_OUT, help="The summary as JSON.")]
+Telemetry = Annotated[str | None, typer.Option(metavar="FILE", rich_help_panel=_OUT, help="Samples as JSON lines.")]
+TelemetrySampleIntervalMs = Annotated[
+    float, typer.Option(rich_help_panel=_OUT, help="Modelled time between two samples.")
+]
+Json = Annotated[bool, typer.Option("--json", rich_help_panel=_OUT, help="Summary as JSON on standard output.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", rich_help_panel=_OUT, help="Nothing but data and errors.")]

@@ -1,0 +1,175 @@
+"""`mocker-replay run`: from flags to a replay, and from its result to the screen.
+
+It decides what goes to which stream and which exit code is returned; the replay itself is `mocker_replay.replay`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import typer
+
+from mocker_replay.cli import flags
+from mocker_replay.cli.console import summary_console, warn
+from mocker_replay.config import EngineConfig, ReplayOptions, load_engine_config
+from mocker_replay.config.origin import nearest
+from mocker_replay.errors import ConfigError, Fault, UsageError
+
+EVENT_LEVELS = ("requests", "passes", "tokens", "kv")
+OUTPUTS = ("events", "requests", "summary", "telemetry")
+# Flags that set a key of the engine configuration, where the name of the key is another.
+_KEY_OF_FLAG = {"seed": "aic_mtp_seed"}
+_ENGINE_FLAGS = (
+    "num_gpu_blocks", "block_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
+    "prefill_schedule_interval", "enable_prefix_caching", "enable_chunked_prefill", "speedup_ratio",
+    "decode_speedup_ratio", "dp_size", "tensor_parallel_size", "preemption_mode", "aic_nextn",
+    "aic_nextn_accept_rates", "seed", "timing_model",
+)  # fmt: skip
+
+
+def run(
+    ctx: typer.Context,
+    trace: flags.Trace,
+    engine_config: flags.EngineConfigFlag = None,
+    num_gpu_blocks: flags.NumGpuBlocks = None,
+    block_size: flags.BlockSize = None,
+    max_model_len: flags.MaxModelLen = None,
+    max_num_seqs: flags.MaxNumSeqs = None,
+    max_num_batched_tokens: flags.MaxNumBatchedTokens = None,
+    prefill_schedule_interval: flags.PrefillScheduleInterval = None,
+    enable_prefix_caching: flags.EnablePrefixCaching = None,
+    enable_chunked_prefill: flags.EnableChunkedPrefill = None,
+    speedup_ratio: flags.SpeedupRatio = None,
+    decode_speedup_ratio: flags.DecodeSpeedupRatio = None,
+    dp_size: flags.DpSize = None,
+    tensor_parallel_size: flags.TensorParallelSize = None,
+    preemption_mode: flags.PreemptionMode = None,
+    aic_nextn: flags.AicNextn = None,
+    aic_nextn_accept_rates: flags.AicNextnAcceptRates = None,
+    seed: flags.Seed = None,
+    timing_model: flags.TimingModelFlag = None,
+    mode: flags.Mode = "accelerated",
+    num_workers: flags.NumWorkers = 1,
+    router_mode: flags.RouterMode = "round_robin",
+    kv_event_lag_ms: flags.KvEventLagMs = None,
+    replay_concurrency: flags.ReplayConcurrency = None,
+    arrival_speedup_ratio: flags.ArrivalSpeedupRatio = 1.0,
+    max_sim_time_ms: flags.MaxSimTimeMs = None,
+    trace_format: flags.TraceFormat = "mooncake",
+    trace_block_size: flags.TraceBlockSize = None,
+    timestamp_unit: flags.TimestampUnit = "ms",
+    missing_timestamps: flags.MissingTimestamps = "refuse",
+    surplus_hash_ids: flags.SurplusHashIds = "ignore",
+    missing_hash_ids: flags.MissingHashIds = "refuse",
+    sla_ttft_ms: flags.SlaTtftMs = None,
+    sla_itl_ms: flags.SlaItlMs = None,
+    sla_e2e_ms: flags.SlaE2eMs = None,
+    events: flags.Events = None,
+    event_level: flags.EventLevel = "passes",
+    requests: flags.Requests = None,
+    summary: flags.Summary = None,
+    telemetry: flags.Telemetry = None,
+    telemetry_sample_interval_ms: flags.TelemetrySampleIntervalMs = 1000.0,
+    json: flags.Json = False,
+    quiet: flags.Quiet = False,
+) -> int:
+    """Replay TRACE in virtual time and print a summary.
+
+    Data goes to standard output, words for people to standard error; the printed summary moves to standard error
+    when an output is "-". Exit codes: 0 done, 2 bad usage, configuration or trace, 3 engine stuck or invariant
+    broken, 4 some requests failed or were rejected, 130 interrupted (partial results are kept).
+    """
+    return _replay_and_report(trace, ctx.params)
+
+
+def _replay_and_report(trace: str, given: Mapping[str, Any]) -> int:
+    config, options = _settings(trace, given)
+    outputs = _outputs(given)
+    from mocker_replay.cli.progress import shown_progress
+    from mocker_replay.replay import replay
+
+    with shown_progress(quiet=given["quiet"]) as progress:
+        result = replay(trace, config, options, event_level=given["event_level"], progress=progress, **outputs)
+    if not given["quiet"]:
+        from mocker_replay.report.render import render_summary
+
+        warn(result.warnings)
+        render_summary(result.summary, result.facts, summary_console(on_stderr="-" in outputs.values()))
+    return int(result.exit_code)
+
+
+def _outputs(given: Mapping[str, Any]) -> dict[str, str | None]:
+    """Where each output goes; `--json` is the summary on standard output."""
+    places: dict[str, str | None] = {name: given[name] for name in OUTPUTS}
+    if given["json"]:
+        places["summary"] = "-"
+    return places
+
+
+def _settings(trace: str, given: Mapping[str, Any]) -> tuple[EngineConfig, ReplayOptions]:
+    """Engine and run settings; all faults of the command line are reported together."""
+    faults = list(_output_faults(trace, given))
+    config = EngineConfig()
+    options = ReplayOptions(**{name: given[name] for name in ReplayOptions.__dataclass_fields__})
+    overrides = {_KEY_OF_FLAG.get(flag, flag): given[flag] for flag in _ENGINE_FLAGS if given[flag] is not None}
+    try:
+        _resolve_timing_model(overrides)
+    except ConfigError as exc:
+        faults += exc.faults
+    try:
+        config = _engine_settings(given["engine_config"], overrides)
+    except ConfigError as exc:
+        faults += exc.faults
+    try:
+        options.validate(_flag_of)
+    except UsageError as exc:
+        faults += exc.faults
+    if faults:
+        raise UsageError.of(faults)
+    return config, options
+
+
+def _resolve_timing_model(overrides: dict[str, Any]) -> None:
+    """Put the model in the place of its text; where that fails the other settings can still be looked at."""
+    text = overrides.pop("timing_model", None)
+    if text is not None:
+        from mocker_replay.cli.timing_model import timing_model_of
+
+        overrides["timing_model"] = timing_model_of(text)
+
+
+def _engine_settings(source: str | None, overrides: Mapping[str, Any]) -> EngineConfig:
+    names = {_KEY_OF_FLAG.get(flag, flag): _flag_of(flag) for flag in _ENGINE_FLAGS}
+    config = load_engine_config(source, overrides, override_names=names)
+    config.require_supported()
+    return config
+
+
+def _output_faults(trace: str, given: Mapping[str, Any]) -> Iterator[Fault]:
+    """An unknown level, two outputs in one place, an output over the trace."""
+    level = given["event_level"]
+    if level not in EVENT_LEVELS:
+        near = nearest(level, EVENT_LEVELS)
+        rule = f"must be one of {', '.join(EVENT_LEVELS)}" + (f"; did you mean {near}?" if near else "")
+        yield Fault("--event-level", 0, "", level, rule)
+    if given["json"] and given["summary"] is not None:
+        yield Fault("--json", 0, "", "", "--summary already says where the summary goes; leave one of them out")
+    taken = {} if trace == "-" else {_place(trace): "the trace"}
+    for name, place in _outputs(given).items():
+        if place is None:
+            continue
+        flag = "--json" if name == "summary" and given["json"] else _flag_of(name)
+        earlier = taken.setdefault(_place(place), flag)
+        if earlier != flag:
+            where = "standard output" if place == "-" else place
+            yield Fault(flag, 0, "", "", f"{where} is already taken by {earlier}")
+
+
+def _place(path: str) -> str:
+    return path if path == "-" else os.path.realpath(path)
+
+
+def _flag_of(field: str) -> str:
+    return "--" + field.replace("_", "-")

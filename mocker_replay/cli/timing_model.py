@@ -1,0 +1,49 @@
+"""The value of `--timing-model`: a name, JSON text, a profile file, or a Python object of the user's."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import os
+import sys
+
+from mocker_replay.errors import ConfigError, Fault
+
+_FLAG = "--timing-model"
+
+
+def timing_model_of(text: str) -> object:
+    """What `engine.timing_model` would hold.
+
+    Raises:
+        ConfigError: the text is none of the four, or the object cannot be had.
+    """
+    if text.lstrip().startswith("{"):
+        try:
+            return json.loads(text)
+        except ValueError as exc:
+            raise _refuse(text, f"not valid JSON: {exc}") from None
+    if text.endswith(".npz"):
+        return {"type": "external", "provider": "dynamo_profile", "config": {"path": text}}
+    if ":" in text:
+        return _import(text)
+    return {"type": text}
+
+
+def _import(text: str) -> object:
+    """The object `MODULE:NAME`, looked for in the working directory too; a class is called without arguments."""
+    module_name, _, name = text.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        target = importlib.import_module(module_name)
+        for part in name.split("."):
+            target = getattr(target, part)
+    except (ImportError, AttributeError, ValueError) as exc:
+        raise _refuse(text, f"cannot be imported: {exc}") from None
+    return target() if inspect.isclass(target) else target
+
+
+def _refuse(text: str, rule: str) -> ConfigError:
+    return ConfigError.of([Fault(_FLAG, 0, "", text, rule)])

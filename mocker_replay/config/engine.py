@@ -1,0 +1,198 @@
+"""The engine's settings after validation, and which of them this version can run.
+
+Built by `load_engine_config`. Holds values; computes nothing of a simulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mocker_replay.config import schema
+from mocker_replay.config.decimals import plain_decimal
+from mocker_replay.config.origin import Origin
+from mocker_replay.config.rules import accept_rates, apply_rules
+from mocker_replay.config.schema import DEFAULT_BLOCK_SIZE, UNBUILT
+from mocker_replay.config.shape import Shaped, shape
+from mocker_replay.config.timing import TimingModel
+from mocker_replay.errors import ConfigError, Fault
+
+
+@dataclass(frozen=True, slots=True)
+class SglangSettings:
+    """Keys of `engine.sglang`; without effect for other backends."""
+
+    schedule_policy: str = "fifo"
+    max_prefill_tokens: int = 16384
+    chunked_prefill_size: int = 8192
+    clip_max_new_tokens: int = 4096
+    schedule_conservativeness: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class TrtllmSettings:
+    """Keys of `engine.trtllm`; without effect for other backends."""
+
+    capacity_scheduler_policy: str = "guaranteed_no_evict"
+
+
+@dataclass(frozen=True, slots=True)
+class DynamoSettings:
+    """Keys of `dynamo`: options of the serving frontend, kept so that its files load; without effect on a replay."""
+
+    enable_local_indexer: bool = False
+    bootstrap_port: int | None = None
+    handoff_session_timeout_ms: int = 300_000
+    reasoning: Mapping[str, object] | None = None
+    response_replay_trace_path: str | None = None
+    zmq_kv_events_port: int | None = None
+    zmq_replay_port: int | None = None
+    router_queue_policy: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Settings of one engine, flat. None of a limit means no limit."""
+
+    backend: str = "vllm"
+    num_gpu_blocks: int = 16384
+    block_size: int = 64  # tokens
+    max_model_len: int | None = None  # tokens
+    max_num_seqs: int | None = 256
+    max_num_batched_tokens: int | None = 8192  # per pass
+    prefill_schedule_interval: int = 1  # passes
+    prefill_decode_interval: int = 0  # passes
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    speedup_ratio: float = 1.0
+    decode_speedup_ratio: float = 1.0
+    aic_nextn: int | None = None  # draft tokens per pass
+    aic_nextn_accept_rates: tuple[float, ...] = ()  # aic_nextn entries; entry i given that all before were accepted
+    aic_mtp_seed: int = 42
+    worker_type: str = "aggregated"
+    preemption_mode: str = "lifo"
+    emit_kv_events: bool = False
+    emit_kv_token_ids: bool = False
+    kv_transfer_bytes_per_token: int | None = None
+    kv_cache_bytes_per_token: int | None = None
+    kv_transfer_bandwidth: float | None = None
+    kv_transfer_timing_mode: str = "full_prompt"
+    timing_model: TimingModel = field(default_factory=TimingModel)
+    sglang: SglangSettings = field(default_factory=SglangSettings)
+    trtllm: TrtllmSettings = field(default_factory=TrtllmSettings)
+    dp_size: int = 1
+    tensor_parallel_size: int = 1
+    startup_time: float | None = None  # seconds
+    num_gpu_blocks_is_explicit: bool = False
+    gpu_memory_utilization: float | None = None
+    mem_fraction_static: float | None = None
+    free_gpu_memory_fraction: float | None = None
+    cuda_graph_reserved_bytes: int | None = None
+    dynamo: DynamoSettings = field(default_factory=DynamoSettings)
+    unbuilt: Mapping[str, object] = field(default_factory=dict)  # keys of features this version lacks, as given
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, object], source: str = "engine config") -> EngineConfig:
+        """The inverse of `to_mapping`: numbers are kept as they are. For what a user wrote use `load_engine_config`.
+
+        Raises:
+            ConfigError: all that is wrong with `mapping`.
+        """
+        return build(shape(mapping, Origin(source)))
+
+    def to_mapping(self) -> dict[str, object]:
+        """Every setting, nested and named as the reference's normaliser prints it."""
+        engine: dict[str, object] = {}
+        for key in schema.ENGINE:
+            if key in UNBUILT:
+                if key in self.unbuilt:
+                    engine[key] = self.unbuilt[key]
+            elif key != "kv_cache_bytes_per_token" or self.kv_cache_bytes_per_token is not None:
+                engine[key] = self._plain(key)
+        top: dict[str, object] = {"engine": engine}
+        top.update((key, getattr(self, key)) for key in schema.SIBLINGS)
+        top["dynamo"] = _fields_of(self.dynamo, schema.DYNAMO)
+        return top
+
+    def _plain(self, key: str) -> object:
+        if key == "timing_model":
+            return self.timing_model.to_mapping()
+        if key == "sglang":
+            return _fields_of(self.sglang, schema.SGLANG)
+        if key == "trtllm":
+            return _fields_of(self.trtllm, schema.TRTLLM)
+        if key == "aic_nextn_accept_rates":
+            return ",".join(plain_decimal(rate) for rate in self.aic_nextn_accept_rates) or None
+        value: object = getattr(self, key)
+        return value
+
+    def require_supported(self) -> None:
+        """Refuse what is no valid configuration, or valid but not built.
+
+        Raises:
+            ConfigError: names every such key.
+        """
+        document = self.to_mapping()
+        document["engine"]["timing_model"] = self.timing_model  # type: ignore[index]  # a callback has no other form
+        EngineConfig.from_mapping(document)
+        faults = list(self._not_built())
+        if faults:
+            raise ConfigError.of(faults)
+
+    def _not_built(self) -> Iterator[Fault]:
+        origin = Origin("engine config")
+        if self.backend != "vllm":
+            yield origin.fault("engine.backend", self.backend, "not built yet; this version runs backend vllm only")
+        if self.worker_type != "aggregated":
+            rule = "offline replay only supports aggregated workers; prefill and decode workers are not built yet"
+            yield origin.fault("engine.worker_type", self.worker_type, rule)
+        if self.timing_model.type == "external" and self.timing_model.provider != "dynamo_profile":
+            rule = "not built; the external provider of this version is dynamo_profile"
+            yield origin.fault("engine.timing_model.provider", self.timing_model.provider, rule)
+        for key, value in self.unbuilt.items():
+            yield origin.fault(f"engine.{key}", value, "not built yet; leave the key out or set it to null")
+
+
+def _fields_of(settings: object, keys: Mapping[str, object]) -> dict[str, object]:
+    return {key: getattr(settings, key) for key in keys}
+
+
+def build(shaped: Shaped) -> EngineConfig:
+    """Apply the rules, then raise all faults at once or return the settings."""
+    if "" not in shaped.faulty:
+        apply_rules(shaped)
+    if shaped.faults:
+        raise ConfigError.of(shaped.faults)
+    values = shaped.values
+    plain: dict[str, Any] = {}
+    for key in schema.ENGINE:
+        if key not in UNBUILT and key not in ("sglang", "trtllm"):
+            plain[key] = values[f"engine.{key}"]
+    plain.update((key, values[key]) for key in schema.SIBLINGS)
+    _fill(plain, shaped)
+    return EngineConfig(**plain)
+
+
+def _fill(plain: dict[str, Any], shaped: Shaped) -> None:
+    """Defaults that depend on other keys, and the nested groups."""
+    values = shaped.values
+    if plain["block_size"] is None:
+        plain["block_size"] = DEFAULT_BLOCK_SIZE[plain["backend"]]
+    if plain["num_gpu_blocks_is_explicit"] is None:
+        plain["num_gpu_blocks_is_explicit"] = "engine.num_gpu_blocks" in shaped.given
+    for key in ("max_num_seqs", "max_num_batched_tokens"):
+        if plain[key] == 2**64 - 1:  # how the reference itself writes "no limit"
+            plain[key] = None
+    plain["aic_nextn_accept_rates"] = accept_rates(values)
+    plain["sglang"] = SglangSettings(**_nested(values, "engine.sglang", schema.SGLANG))
+    plain["trtllm"] = TrtllmSettings(**_nested(values, "engine.trtllm", schema.TRTLLM))
+    dynamo = _nested(values, "dynamo", schema.DYNAMO)
+    if dynamo["reasoning"] is not None:
+        dynamo["reasoning"] = _nested(values, "dynamo.reasoning", schema.REASONING)
+    plain["dynamo"] = DynamoSettings(**dynamo)
+    plain["unbuilt"] = {key: values[f"engine.{key}"] for key in UNBUILT if values[f"engine.{key}"]}
+
+
+def _nested(values: Mapping[str, Any], path: str, keys: Mapping[str, object]) -> dict[str, Any]:
+    return {key: values[f"{path}.{key}"] for key in keys}

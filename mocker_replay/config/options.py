@@ -1,0 +1,140 @@
+"""Settings of a run that are not the engine's: workload, workers, goals, limits.
+
+Holds and validates values; the names are the reference's arguments.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import numbers
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from mocker_replay.config.origin import nearest, show
+from mocker_replay.errors import Fault, UsageError
+
+# Each known trace format, and whether this version reads it.
+TRACE_FORMATS = {
+    "mooncake": True,
+    "mooncake-delta": False,
+    "mooncake_delta": False,
+    "agentic_mooncake": False,
+    "agentic-mooncake": False,
+    "weka": False,
+    "applied_compute_agentic": False,
+    "dynamo": False,
+}
+MOONCAKE_BLOCK_SIZE = 512  # tokens a hash id stands for, where the trace does not say
+TimestampUnit = Literal["s", "ms", "us"]
+MissingTimestamps = Literal["refuse", "zero", "previous"]
+SurplusHashIds = Literal["refuse", "ignore"]
+MissingHashIds = Literal["refuse", "private"]
+ROUTER_MODES = ("round_robin", "kv_router")
+MODES = ("accelerated", "realtime")
+
+
+# Field, its known values, those that are built.
+_CHOICES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
+    ("mode", MODES, ("accelerated",)),
+    ("router_mode", ROUTER_MODES, ("round_robin",)),
+    ("trace_format", tuple(TRACE_FORMATS), tuple(name for name, built in TRACE_FORMATS.items() if built)),
+    ("timestamp_unit", get_args(TimestampUnit), get_args(TimestampUnit)),
+    ("missing_timestamps", get_args(MissingTimestamps), get_args(MissingTimestamps)),
+    ("surplus_hash_ids", get_args(SurplusHashIds), get_args(SurplusHashIds)),
+    ("missing_hash_ids", get_args(MissingHashIds), get_args(MissingHashIds)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """Settings of a run; `validate` finds what is wrong with them."""
+
+    mode: str = "accelerated"
+    num_workers: int = 1
+    router_mode: str = "round_robin"
+    kv_event_lag_ms: float | None = None
+    replay_concurrency: int | None = None  # sessions at a time; None is the open loop
+    arrival_speedup_ratio: float = 1.0
+    trace_format: str = "mooncake"
+    trace_block_size: int | None = None  # tokens a hash id stands for
+    timestamp_unit: TimestampUnit = "ms"
+    missing_timestamps: MissingTimestamps = "refuse"  # a first turn without one
+    surplus_hash_ids: SurplusHashIds = "ignore"  # more than one hash id beyond the prompt's blocks
+    missing_hash_ids: MissingHashIds = "refuse"  # prompt blocks without a hash id
+    max_sim_time_ms: float | None = None
+    sla_ttft_ms: float | None = None
+    sla_itl_ms: float | None = None
+    sla_e2e_ms: float | None = None
+    telemetry_sample_interval_ms: float = 1000.0
+
+    @property
+    def effective_trace_block_size(self) -> int:
+        """Tokens a hash id of the trace stands for, given or by default."""
+        return MOONCAKE_BLOCK_SIZE if self.trace_block_size is None else self.trace_block_size
+
+    def validate(self, name_of: Callable[[str], str] = str) -> None:
+        """Refuse what cannot be, or is not built.
+
+        Args:
+            name_of: how a field is called in the message; the command line passes the flag.
+
+        Raises:
+            UsageError: all faults.
+        """
+        faults = []
+        faulty: set[str] = set()
+        for field, rule in self._faults(faulty):
+            faulty.add(field)
+            value = getattr(self, field)
+            faults.append(Fault(name_of(field), 0, "", show(value), rule))
+        if faults:
+            raise UsageError.of(faults)
+
+    def to_mapping(self) -> dict[str, object]:
+        """Every option by name, in the order of the fields."""
+        return dataclasses.asdict(self)
+
+    def _faults(self, faulty: set[str]) -> Iterator[tuple[str, str]]:
+        yield from self._choices()
+        yield from self._counts()
+        yield from self._numbers()
+        if "kv_event_lag_ms" not in faulty and self.kv_event_lag_ms is not None and self.router_mode == "round_robin":
+            yield "kv_event_lag_ms", "is only of use with router_mode kv_router"
+        if self.sla_e2e_ms is not None and (self.sla_ttft_ms is not None or self.sla_itl_ms is not None):
+            yield "sla_e2e_ms", "cannot stand together with sla_ttft_ms or sla_itl_ms"
+
+    def _choices(self) -> Iterator[tuple[str, str]]:
+        for field, known, built in _CHOICES:
+            value = getattr(self, field)
+            if value not in known:
+                near = nearest(value, known) if isinstance(value, str) else None
+                yield field, f"must be one of {', '.join(known)}" + (f"; did you mean {near}?" if near else "")
+            elif value not in built:
+                yield field, f"not built yet; this version knows {', '.join(built)}"
+
+    def _counts(self) -> Iterator[tuple[str, str]]:
+        for field in ("num_workers", "replay_concurrency", "trace_block_size"):
+            value = getattr(self, field)
+            if value is None and field != "num_workers":
+                continue
+            if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+                yield field, "must be a whole number"
+            elif not 1 <= int(value) < 2**31:
+                yield field, "must be from 1 to 2^31-1"
+
+    def _numbers(self) -> Iterator[tuple[str, str]]:
+        positive = ("arrival_speedup_ratio", "telemetry_sample_interval_ms", "sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms")
+        for field in (*positive, "max_sim_time_ms", "kv_event_lag_ms"):
+            value = getattr(self, field)
+            if value is None and field not in ("arrival_speedup_ratio", "telemetry_sample_interval_ms"):
+                continue
+            if not isinstance(value, numbers.Real) or isinstance(value, bool):
+                yield field, "must be a number"
+                continue
+            value = float(value)
+            if field in positive and not (math.isfinite(value) and value > 0):
+                yield field, "must be finite and positive"
+            elif not (math.isfinite(value) and value >= 0):
+                yield field, "must be finite and non-negative"

@@ -1,0 +1,99 @@
+"""What a report has to know about a run beyond its collected columns.
+
+Decides the words for how requests end. Never computes a figure and never reads a trace or a configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy.typing as npt
+
+Columns = Mapping[str, npt.NDArray[Any]]
+
+# Values of the `status` column; the records spell `canceled` as the reference does.
+NOT_ARRIVED: Final = -1
+NOT_TERMINAL: Final = -2
+COMPLETED: Final = 0
+REJECTED: Final = 1
+CANCELLED: Final = 2
+FAILED: Final = 3
+STATUS_NAMES: Final = ("completed", "rejected", "canceled", "failed")
+
+# Values of the `reason` column, with what its two figures count.
+REASON_NAMES: Final = (
+    "output_length",
+    "model_len",
+    "prompt_over_model_len",
+    "prompt_over_pool",
+    "client",
+    "growth_over_pool",
+    "prompt_over_budget",
+    "burst_over_pool",
+)
+REASON_TEXTS: Final[Mapping[str, str]] = {
+    "output_length": "all requested tokens",
+    "model_len": "stopped at max_model_len",
+    "prompt_over_model_len": "prompt of max_model_len tokens or more",
+    "prompt_over_pool": "prompt larger than the KV pool",
+    "client": "cancelled by the client",
+    "growth_over_pool": "prompt and output larger than the KV pool",
+    "prompt_over_budget": "prompt over max_num_batched_tokens with chunked prefill off",
+    "burst_over_pool": "speculative burst larger than the KV pool",
+}
+REASON_UNITS: Final[Mapping[str, str]] = {
+    "prompt_over_model_len": "tokens",
+    "prompt_over_pool": "blocks",
+    "growth_over_pool": "blocks",
+    "prompt_over_budget": "tokens",
+    "burst_over_pool": "blocks",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """One finished (or cut) run, as its report needs it."""
+
+    config: Mapping[str, Any]  # the normalised engine configuration, nested as the reference prints it
+    options: Mapping[str, Any]  # the replay options that were in force
+
+    trace_name: str
+    trace_format: str
+    trace_rows: int
+    trace_digest: str
+    timestamp_unit: str
+    trace_block_size: int
+    trace_span_ms: float  # from the first to the last arrival the trace asks for
+
+    num_workers: int
+    dp_size: int
+    tensor_parallel_size: int
+
+    wall_time_ms: float  # host time of the simulation, trace loading not included
+    worker_seconds: float  # provisioned workers integrated over simulated time (role: decode)
+    end_ms: float  # simulated time of the last processed event
+    cut: bool = False  # the time limit or an interrupt ended it before the trace did
+    interrupted: bool = False
+
+    sla_ttft_ms: float | None = None
+    sla_itl_ms: float | None = None
+    sla_e2e_ms: float | None = None
+
+    kv_eviction_policy: str = "lru"
+
+    request_ids: Sequence[str | None] | None = None  # by row ordinal, None: no row names one
+    session_names: Sequence[str] | None = None  # by session ordinal; needed when sessions are reported
+    sessions_reported: bool = False  # multi-turn or closed loop: records carry session and turn
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def has_sla(self) -> bool:
+        """Whether goodput was asked for."""
+        return any(bound is not None for bound in (self.sla_ttft_ms, self.sla_itl_ms, self.sla_e2e_ms))
+
+    def request_name(self, row: int) -> str:
+        """Name of a request in logs and records: its `request_id`, else `r<row>`."""
+        name = self.request_ids[row] if self.request_ids is not None else None
+        return f"r{row}" if name is None else name

@@ -1,0 +1,68 @@
+"""Settings of a run."""
+
+from __future__ import annotations
+
+import pytest
+
+from mocker_replay.config import ReplayOptions
+from mocker_replay.errors import ExitCode, UsageError
+
+
+def test_defaults_are_sound() -> None:
+    options = ReplayOptions()
+    options.validate()
+    assert options.effective_trace_block_size == 512
+    assert ReplayOptions(trace_block_size=64).effective_trace_block_size == 64
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "rule"),
+    [
+        ("replay_concurrency", 0, "from 1"),
+        ("replay_concurrency", -3, "from 1"),
+        ("num_workers", 0, "from 1"),
+        ("num_workers", 1.0, "whole number"),
+        ("num_workers", True, "whole number"),
+        ("num_workers", None, "whole number"),
+        ("trace_block_size", 0, "from 1"),
+        ("arrival_speedup_ratio", 0.0, "finite and positive"),
+        ("arrival_speedup_ratio", float("inf"), "finite and positive"),
+        ("arrival_speedup_ratio", None, "must be a number"),
+        ("sla_ttft_ms", 0.0, "finite and positive"),
+        ("sla_itl_ms", -1.0, "finite and positive"),
+        ("max_sim_time_ms", -1.0, "finite and non-negative"),
+        ("max_sim_time_ms", float("nan"), "finite and non-negative"),
+        ("telemetry_sample_interval_ms", 0, "finite and positive"),
+        ("router_mode", "random", "must be one of round_robin, kv_router"),
+        ("router_mode", "kv_router", "not built yet"),
+        ("mode", "realtime", "not built yet"),
+        ("mode", "realtme", "did you mean realtime"),
+        ("trace_format", "weka", "not built yet"),
+        ("trace_format", "Mooncake", "did you mean mooncake"),
+        ("timestamp_unit", "min", "must be one of s, ms, us"),
+        ("kv_event_lag_ms", 5.0, "only of use with router_mode kv_router"),
+        ("kv_event_lag_ms", -5.0, "finite and non-negative"),
+    ],
+)
+def test_one_fault(field: str, value: object, rule: str) -> None:
+    with pytest.raises(UsageError, match=rule) as caught:
+        ReplayOptions(**{field: value}).validate()  # type: ignore[arg-type]
+    assert caught.value.exit_code is ExitCode.USAGE
+    assert caught.value.faults[0].file == field
+
+
+def test_all_faults_at_once_named_as_the_caller_names_them() -> None:
+    options = ReplayOptions(num_workers=0, sla_e2e_ms=5.0, sla_ttft_ms=1.0, max_sim_time_ms=-1.0)
+    with pytest.raises(UsageError) as caught:
+        options.validate(lambda field: "--" + field.replace("_", "-"))
+    assert str(caught.value).splitlines() == [
+        "--num-workers: must be from 1 to 2^31-1 (got 0)",
+        "--max-sim-time-ms: must be finite and non-negative (got -1.0)",
+        "--sla-e2e-ms: cannot stand together with sla_ttft_ms or sla_itl_ms (got 5.0)",
+    ]
+    options = ReplayOptions(sla_ttft_ms=1.0, sla_itl_ms=1.0)
+    options.validate()
+
+
+def test_a_limit_of_zero_is_legal() -> None:
+    ReplayOptions(max_sim_time_ms=0.0).validate()
