@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -65,21 +66,30 @@ def traces(draw: st.DrawFn) -> tuple[list[dict[str, Any]], str]:
     return rows, "".join(line + blank for line, blank in zip(lines, blanks, strict=True))
 
 
+def peer_float(value: float) -> float:
+    """All digits as one integer, rounded, then scaled by a power of ten: two roundings."""
+    sign, digits, exponent = Decimal(repr(value)).as_tuple()
+    significand = float(int("".join(map(str, digits))))
+    scaled = significand / float(f"1e{-exponent}") if exponent < 0 else significand * float(f"1e{exponent}")
+    return -scaled if sign else scaled
+
+
 def model(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
     """Columns as the specification words them, one row at a time."""
     columns: dict[str, list[Any]] = {name: [] for name in ("ids", "session", "turn", "delay", "time")}
     sessions: dict[str, dict[str, Any]] = {}
     for number, row in enumerate(rows):
         columns["ids"].append(row["hash_ids"][: math.ceil(row["input_length"] / SIZE)])
-        columns["time"].append(float(row.get("timestamp", math.nan)))
+        time = peer_float(row["timestamp"]) if "timestamp" in row else None
+        columns["time"].append(math.nan if time is None else time)
         key = row.get("session_id", f"row {number}")
         session = sessions.setdefault(key, {"ordinal": len(sessions), "turns": 0, "last": None})
         delay = 0.0
         if session["turns"] and "delay" in row:
-            delay = row["delay"]
-        elif session["turns"] and "timestamp" in row:
-            delay = float(row["timestamp"]) - session["last"]
-        session["last"] = float(row["timestamp"]) if "timestamp" in row else session["last"]
+            delay = peer_float(row["delay"])
+        elif session["turns"] and time is not None:
+            delay = time - session["last"]
+        session["last"] = session["last"] if time is None else time
         columns["session"].append(session["ordinal"])
         columns["turn"].append(session["turns"])
         columns["delay"].append(delay)
