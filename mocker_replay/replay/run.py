@@ -1,0 +1,256 @@
+"""A trace through the driver to a result, in virtual time.
+
+Decides what is opened, consumed and closed in which order; the order of events is the fleet's, the arrivals are the
+workload's. Outputs appear under their names only when they are whole, or closed with an honest end marker.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mocker_replay._core.collector import Collector
+from mocker_replay._core.fleet import Fleet
+from mocker_replay._core.types import CommandError, EngineError
+from mocker_replay.config import EngineConfig, ReplayOptions, load_engine_config
+from mocker_replay.errors import ExitCode, InvariantError
+from mocker_replay.replay.build import build_fleet
+from mocker_replay.replay.interrupt import InterruptFlag
+from mocker_replay.replay.result import ReplayResult
+from mocker_replay.replay.sinks import Sinks
+from mocker_replay.replay.workload import Workload, open_workload, session_names
+from mocker_replay.report.facts import COMPLETED, FAILED, NOT_ARRIVED, REJECTED, RunFacts
+from mocker_replay.report.summary import summarize
+from mocker_replay.shells.clock import elapsed_ms, monotonic_ns
+from mocker_replay.trace import TraceFacts, TraceSource, open_trace
+
+Progress = Callable[[int, int, float], None]  # rows handed over, rows in all, modelled time [ms]
+
+# Events between two looks at consumers, interrupts and the progress bar; a callback model makes passes slow.
+_RECORDS_PER_TURN = 65_536
+_RECORDS_PER_TURN_CALLBACK = 1_024
+_PROGRESS_EVERY_MS = 100.0
+
+
+def replay(
+    trace: str | os.PathLike[str] | TraceSource,
+    config: EngineConfig | Mapping[str, object] | None = None,
+    options: ReplayOptions | None = None,
+    *,
+    events: str | os.PathLike[str] | None = None,
+    event_level: str = "passes",
+    requests: str | os.PathLike[str] | None = None,
+    summary: str | os.PathLike[str] | None = None,
+    telemetry: str | os.PathLike[str] | bool | None = None,
+    progress: Progress | None = None,
+) -> ReplayResult:
+    """Replay a trace in virtual time.
+
+    Args:
+        trace: path of a trace, "-" for standard input, or an opened TraceSource.
+        config: engine configuration, as EngineConfig or as the reference's mapping.
+        options: settings of the run.
+        events, requests, summary, telemetry: files to write, "-" for standard output. `telemetry=True` samples
+            without writing.
+        event_level: requests, passes, tokens or kv; each holds the one before.
+        progress: called a few times a second with (rows handed over, rows in all, modelled time [ms]).
+
+    Raises:
+        ConfigError, UsageError, TraceError: refused before anything runs; nothing is written.
+        InvariantError: the run could not go on; outputs were closed and marked as cut.
+        OutputError: an output cannot be written; no file that looks whole is left.
+        KeyboardInterrupt: the second Ctrl-C; the first one ends the run orderly and marks it as cut.
+    """
+    engine = config if isinstance(config, EngineConfig) else load_engine_config(config)
+    engine.require_supported()
+    options = options or ReplayOptions()
+    options.validate()
+    source = _open(trace, options)
+    try:
+        facts = source.scan()
+        with Sinks(
+            engine, options, facts, events=events, event_level=event_level, requests=requests, summary=summary,
+            telemetry=telemetry,
+        ) as sinks:  # fmt: skip
+            return _Run(engine, options, facts, source, sinks, progress).result()
+    finally:
+        if source is not trace:
+            source.close()
+
+
+def _open(trace: str | os.PathLike[str] | TraceSource, options: ReplayOptions) -> TraceSource:
+    if not isinstance(trace, str | os.PathLike):
+        return trace
+    return open_trace(
+        trace,
+        trace_format=options.trace_format,
+        trace_block_size=options.effective_trace_block_size,
+        timestamp_unit=options.timestamp_unit,  # type: ignore[arg-type]  # validated
+        closed_loop=options.replay_concurrency is not None,
+        missing_timestamps=options.missing_timestamps,  # type: ignore[arg-type]
+        surplus_hash_ids=options.surplus_hash_ids,  # type: ignore[arg-type]
+        missing_hash_ids=options.missing_hash_ids,  # type: ignore[arg-type]
+    )
+
+
+class _Run:
+    """One replay from the first row to the result."""
+
+    def __init__(
+        self,
+        engine: EngineConfig,
+        options: ReplayOptions,
+        facts: TraceFacts,
+        source: TraceSource,
+        sinks: Sinks,
+        progress: Progress | None,
+    ) -> None:
+        self._engine = engine
+        self._options = options
+        self._facts = facts
+        self._sinks = sinks
+        self._progress = progress
+        self._progress_ns = monotonic_ns()
+        self._max_records = _RECORDS_PER_TURN_CALLBACK if engine.timing_model.type == "callback" else _RECORDS_PER_TURN
+        self._until_ms = math.inf if options.max_sim_time_ms is None else options.max_sim_time_ms
+        self.collector = Collector(options.num_workers, engine.dp_size)
+        self.workload: Workload = open_workload(
+            source.batches(),
+            facts,
+            arrival_speedup_ratio=options.arrival_speedup_ratio,
+            replay_concurrency=options.replay_concurrency,
+            renumber=sinks.wants_kv,
+        )
+        self.fleet: Fleet = build_fleet(
+            engine,
+            num_workers=options.num_workers,
+            trace_block_size=facts.trace_block_size,
+            want=sinks.wants,
+            telemetry=sinks.wants_samples,
+            wake_on_end=self.workload.wakes,
+            block_tokens=sinks.block_tokens if sinks.wants_kv else None,
+        )
+
+    def result(self) -> ReplayResult:
+        failure: EngineError | CommandError | None = None
+        started_ns = monotonic_ns()
+        with InterruptFlag() as interrupt:
+            try:
+                complete = self._loop(interrupt)
+            except (EngineError, CommandError) as exc:
+                failure, complete = exc, False
+            if not complete:
+                self.fleet.publish_cuts()
+            self._consume()
+            wall_time_ms = elapsed_ms(started_ns)
+        columns = self.collector.columns()
+        if complete:
+            self._check_conservation(columns)
+        facts = self._run_facts(wall_time_ms, cut=not complete, interrupted=interrupt.raised)
+        result = ReplayResult(
+            summary=summarize(self.collector, facts),
+            columns=columns,
+            facts=facts,
+            telemetry=self._sinks.telemetry_result(),
+            warnings=facts.warnings,
+            exit_code=_exit_code(columns["status"], interrupted=interrupt.raised),
+        )
+        self._sinks.finish(result)
+        if failure is not None:
+            raise InvariantError(f"the run stopped at {self.fleet.last_event_ms} ms: {failure}") from failure
+        return result
+
+    # -- the loop -----------------------------------------------------------------------------------
+
+    def _loop(self, interrupt: InterruptFlag) -> bool:
+        """Until nothing is left (True), or the time limit or an interrupt ends the run (False)."""
+        self.workload.start(self.fleet)
+        self._sinks.start(self.collector, self.fleet)
+        while not interrupt.raised:
+            status = self.fleet.advance(self._until_ms, self._max_records)
+            if status == "needs_rows":
+                self.workload.more(self.fleet)
+            elif status == "ends":
+                self.workload.ended(self.fleet, self.fleet.ended_requests())
+            elif status == "sample":
+                self._consume()
+                self._sinks.sample(self.fleet)
+            elif status == "full":
+                self._consume()
+            else:
+                self._consume()
+                self._sinks.final_sample(self.fleet.last_event_ms)
+                return status == "done"
+            self._report_progress()
+        return False
+
+    def _consume(self) -> None:
+        for first_row, names in self.workload.take_new_names():
+            self._sinks.add_names(first_row, names)
+        self.collector.consume(self.fleet.out)
+        self._sinks.consume(self.fleet.out)
+        self.fleet.clear_events()
+
+    def _report_progress(self) -> None:
+        if self._progress is not None and elapsed_ms(self._progress_ns) >= _PROGRESS_EVERY_MS:
+            self._progress_ns = monotonic_ns()
+            self._progress(self.fleet.num_arrived, self._facts.num_rows, self.fleet.now_ms)
+
+    # -- the end ------------------------------------------------------------------------------------
+
+    def _check_conservation(self, columns: Mapping[str, Any]) -> None:
+        """Every row arrived and ended, and every block is free or cached.
+
+        Raises:
+            InvariantError: with the requests that are left and what each rank holds.
+        """
+        left = [int(row) for row in (columns["status"] < COMPLETED).nonzero()[0][:20]]
+        gauges = self.collector.gauges()
+        held = [tuple(int(x) for x in rank) for rank in gauges if rank[0] or rank[2] or rank[3]]
+        missing = self._facts.num_rows - len(columns["status"])
+        if left or held or missing:
+            raise InvariantError(
+                f"the run ended with {missing + len(left)} requests neither ended nor cut (rows {left}); "
+                f"ranks that still hold something (active, inactive blocks, running, waiting): {held}"
+            )
+
+    def _run_facts(self, wall_time_ms: float, *, cut: bool, interrupted: bool) -> RunFacts:
+        options, trace = self._options, self._facts
+        rows = getattr(self.workload, "rows", None)
+        reported = options.replay_concurrency is not None or trace.is_multi_turn
+        return RunFacts(
+            config=self._engine.to_mapping(),
+            options=options.to_mapping(),
+            trace_name=trace.name,
+            trace_format=trace.format,
+            trace_rows=trace.num_rows,
+            trace_digest=trace.digest,
+            timestamp_unit=trace.timestamp_unit,
+            trace_block_size=trace.trace_block_size,
+            trace_span_ms=trace.span_ms,
+            num_workers=options.num_workers,
+            dp_size=self._engine.dp_size,
+            tensor_parallel_size=self._engine.tensor_parallel_size,
+            wall_time_ms=wall_time_ms,
+            worker_seconds=self.fleet.worker_seconds,
+            end_ms=self.fleet.last_event_ms,
+            cut=cut,
+            interrupted=interrupted,
+            sla_ttft_ms=options.sla_ttft_ms,
+            sla_itl_ms=options.sla_itl_ms,
+            sla_e2e_ms=options.sla_e2e_ms,
+            request_ids=self._sinks.request_ids(),
+            session_names=session_names(rows) if reported and rows is not None else None,
+            sessions_reported=reported,
+            warnings=trace.warnings,
+        )
+
+
+def _exit_code(status: Any, *, interrupted: bool) -> ExitCode:
+    if interrupted:
+        return ExitCode.INTERRUPTED
+    if ((status == REJECTED) | (status == FAILED)).any():
+        return ExitCode.REQUESTS_FAILED
+    return ExitCode.OK

@@ -1,0 +1,227 @@
+"""Which rows arrive when: open loop, sessions with think times, closed loop. Sans I/O.
+
+Decides the arrival time of every row and the total order at one instant: (time, session order, turn). Never places
+a request and never sees an engine; it is told who ended and answers with what becomes due.
+
+Source: replay specification, sections 1.3 (sessions), 3.2 and 3.3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from mocker_replay._core.fleet import Fleet
+from mocker_replay.trace import RowBatch, TraceFacts, concatenate
+
+Float64s = npt.NDArray[np.float64]
+Int64s = npt.NDArray[np.int64]
+Uint64s = npt.NDArray[np.uint64]
+
+
+class Workload(Protocol):
+    """What a replay asks of its arrivals."""
+
+    wakes: bool  # it must be told of ends
+    rows_read: int
+
+    def start(self, fleet: Fleet) -> None:
+        """Hand over what is known before time 0."""
+
+    def more(self, fleet: Fleet) -> None:
+        """Hand over the next rows of a streaming trace."""
+
+    def ended(self, fleet: Fleet, requests: list[int]) -> None:
+        """These requests ended now; hand over what that makes due."""
+
+    def take_new_names(self) -> list[tuple[int, list[str | None]]]:
+        """Names of rows read since the last call, as (first row, names)."""
+
+
+def open_workload(
+    batches: Iterator[RowBatch], facts: TraceFacts, *, arrival_speedup_ratio: float, replay_concurrency: int | None,
+    renumber: bool,
+) -> Workload:  # fmt: skip
+    """The workload for a scanned trace.
+
+    Args:
+        replay_concurrency: sessions at a time; None is the open loop.
+        renumber: replace hash ids by dense ones in order of first appearance, the token values of cache events.
+    """
+    if renumber:
+        batches = _renumbered(batches)
+    base_ms = facts.min_first_timestamp_ms or 0.0
+    if replay_concurrency is not None:
+        return ClosedLoop(batches, replay_concurrency)
+    if facts.is_sorted and not facts.is_multi_turn:
+        return Stream(batches, base_ms, arrival_speedup_ratio)
+    return OpenLoop(batches, base_ms, arrival_speedup_ratio)
+
+
+def _renumbered(batches: Iterator[RowBatch]) -> Iterator[RowBatch]:
+    import dataclasses
+
+    dense: dict[int, int] = {}
+    for batch in batches:
+        ids = np.fromiter(
+            (dense.setdefault(key, len(dense)) for key in batch.hash_ids.tolist()), np.uint64, len(batch.hash_ids)
+        )
+        yield dataclasses.replace(batch, hash_ids=ids)
+
+
+def _push(fleet: Fleet, rows: RowBatch, chosen: Int64s, due_ms: Float64s, session: Int64s) -> None:
+    """Hand over `chosen` rows of a batch, due at `due_ms`."""
+    starts, ends = rows.hash_offsets[chosen], rows.hash_offsets[chosen + 1]
+    lengths = ends - starts
+    offsets = np.zeros(len(chosen) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    if len(chosen) == len(rows):
+        hash_ids = rows.hash_ids
+    else:
+        hash_ids = np.concatenate(
+            [rows.hash_ids[a:b] for a, b in zip(starts, ends, strict=True)] or [np.empty(0, np.uint64)]
+        )
+    fleet.push_rows(
+        due_ms,
+        (chosen + rows.first_row).astype(np.int32),
+        rows.session[chosen],
+        rows.turn[chosen].astype(np.int64),
+        session,
+        rows.input_tokens[chosen],
+        rows.output_tokens[chosen],
+        offsets,
+        hash_ids,
+    )
+
+
+class Stream:
+    """Open loop of a trace sorted by time with one turn a session: rows are read as they are needed."""
+
+    wakes = False
+
+    def __init__(self, batches: Iterator[RowBatch], base_ms: float, ratio: float) -> None:
+        self.rows_read = 0
+        self._batches = batches
+        self._base_ms = base_ms
+        self._ratio = ratio
+        self._names: list[tuple[int, list[str | None]]] = []
+
+    def start(self, fleet: Fleet) -> None:
+        self.more(fleet)
+
+    def more(self, fleet: Fleet) -> None:
+        rows = next(self._batches, None)
+        if rows is None:
+            fleet.set_horizon(math.inf)
+            return
+        due_ms = (rows.timestamp_ms - self._base_ms) / self._ratio
+        _push(fleet, rows, np.arange(len(rows)), due_ms, np.full(len(rows), -1, np.int64))
+        self.rows_read += len(rows)
+        if rows.request_ids is not None:
+            self._names.append((rows.first_row, rows.request_ids))
+        fleet.set_horizon(float(due_ms[-1]))
+
+    def ended(self, fleet: Fleet, requests: list[int]) -> None:
+        raise AssertionError("a streaming trace has no follow-ups")
+
+    def take_new_names(self) -> list[tuple[int, list[str | None]]]:
+        names, self._names = self._names, []
+        return names
+
+
+class _Loaded:
+    """All rows in memory, with the next turn of each."""
+
+    wakes = True
+
+    def __init__(self, batches: Iterator[RowBatch]) -> None:
+        self.rows = concatenate(list(batches))
+        self.rows_read = len(self.rows)
+        self._named = False
+        # Row of the next turn of the same session, -1 at its last.
+        order = np.lexsort((self.rows.turn, self.rows.session))
+        self._next = np.full(len(self.rows), -1, np.int64)
+        same = self.rows.session[order[1:]] == self.rows.session[order[:-1]]
+        self._next[order[:-1][same]] = order[1:][same]
+        self.first_turns = order[np.concatenate(([True], ~same))]  # in session order
+        self.multi_turn = bool(same.any())
+
+    def more(self, fleet: Fleet) -> None:
+        raise AssertionError("all rows were handed over at the start")
+
+    def take_new_names(self) -> list[tuple[int, list[str | None]]]:
+        if self._named or self.rows.request_ids is None:
+            return []
+        self._named = True
+        return [(self.rows.first_row, self.rows.request_ids)]
+
+    def _push_now(self, fleet: Fleet, due: list[tuple[int, float]]) -> None:
+        if not due:
+            return
+        chosen = np.array([row for row, _ in due], np.int64)
+        due_ms = np.array([at_ms for _, at_ms in due], np.float64)
+        _push(fleet, self.rows, chosen, due_ms, self.rows.session[chosen])
+
+
+class OpenLoop(_Loaded):
+    """First turns at their own time, in any file order; later turns follow the end of the one before."""
+
+    def __init__(self, batches: Iterator[RowBatch], base_ms: float, ratio: float) -> None:
+        super().__init__(batches)
+        self.wakes = self.multi_turn
+        self._base_ms = base_ms
+        self._ratio = ratio
+
+    def start(self, fleet: Fleet) -> None:
+        first = self.first_turns
+        due_ms = (self.rows.timestamp_ms[first] - self._base_ms) / self._ratio
+        reported = self.rows.session[first] if self.multi_turn else np.full(len(first), -1, np.int64)
+        _push(fleet, self.rows, first, due_ms, reported)
+        fleet.set_horizon(math.inf)
+
+    def ended(self, fleet: Fleet, requests: list[int]) -> None:
+        follow_ups = [int(row) for row in self._next[requests] if row >= 0]
+        delays_ms = self.rows.delay_ms[follow_ups] / self._ratio
+        self._push_now(
+            fleet, [(row, fleet.now_ms + float(d)) for row, d in zip(follow_ups, delays_ms, strict=True)]
+        )
+
+
+class ClosedLoop(_Loaded):
+    """A fixed number of sessions at a time; a session that ends makes room for the next one at that instant."""
+
+    def __init__(self, batches: Iterator[RowBatch], concurrency: int) -> None:
+        super().__init__(batches)
+        self._concurrency = concurrency
+        self._started = 0
+
+    def start(self, fleet: Fleet) -> None:
+        self._push_now(fleet, self._next_sessions(self._concurrency, 0.0))
+        fleet.set_horizon(math.inf)
+
+    def ended(self, fleet: Fleet, requests: list[int]) -> None:
+        due: list[tuple[int, float]] = []
+        for request in requests:
+            row = int(self._next[request])
+            if row >= 0:
+                due.append((row, fleet.now_ms + float(self.rows.delay_ms[row])))
+            else:
+                due += self._next_sessions(1, fleet.now_ms)
+        self._push_now(fleet, due)
+
+    def _next_sessions(self, n: int, at_ms: float) -> list[tuple[int, float]]:
+        chosen = self.first_turns[self._started : self._started + n]
+        self._started += len(chosen)
+        return [(int(row), at_ms) for row in chosen]
+
+
+def session_names(rows: RowBatch) -> list[str]:
+    """Name of each session ordinal; a row that names none is the session `request_<line>`."""
+    names: dict[int, str] = {}
+    for session, line, name in zip(rows.session.tolist(), rows.lines.tolist(), rows.session_names, strict=True):
+        names.setdefault(session, f"request_{line}" if name is None else name)
+    return [names[session] for session in range(len(names))]

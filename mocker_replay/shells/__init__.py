@@ -1,0 +1,1 @@
+"""Shells wait and feed stimuli to the driver machine; they never decide."""
