@@ -27,18 +27,56 @@ class Script:
         self.put("arrival", t_ms, rank=fields.pop("rank", 0), request=request, a=tokens[0], b=tokens[1], c=-1, **fields)
 
     def rank_end(
-        self, t_ms: float, emitters: int, steady: int, *, tokens: int | None = None, batch: int = 0, prefill: int = 0,
-        worker: int = 0, rank: int = 0,
+        self,
+        t_ms: float,
+        emitters: int,
+        steady: int,
+        *,
+        tokens: int | None = None,
+        batch: int = 0,
+        prefill: int = 0,
+        worker: int = 0,
+        rank: int = 0,
     ) -> None:
         x = self.previous_ms.get((worker, rank), math.nan)
-        self.put("rank_end", t_ms, worker=worker, rank=rank, x=x, a=emitters if tokens is None else tokens, b=steady,
-                 c=emitters, d=prefill, e=batch)
+        self.put(
+            "rank_end",
+            t_ms,
+            worker=worker,
+            rank=rank,
+            x=x,
+            a=emitters if tokens is None else tokens,
+            b=steady,
+            c=emitters,
+            d=prefill,
+            e=batch,
+        )
         self.previous_ms[worker, rank] = t_ms
 
-    def end(self, request: int, t_ms: float, output: int, status: int = COMPLETED, last_ms: float = math.nan,
-            reason: int = 0, words: list[int] | None = None, accepted_beyond: int = 0) -> None:
-        self.put("terminal", t_ms, rank=0, request=request, a=status, b=output, c=reason, d=-1, e=accepted_beyond,
-                 x=last_ms, words=words)
+    def end(
+        self,
+        request: int,
+        t_ms: float,
+        output: int,
+        status: int = COMPLETED,
+        last_ms: float = math.nan,
+        reason: int = 0,
+        words: list[int] | None = None,
+        accepted_beyond: int = 0,
+    ) -> None:
+        self.put(
+            "terminal",
+            t_ms,
+            rank=0,
+            request=request,
+            a=status,
+            b=output,
+            c=reason,
+            d=-1,
+            e=accepted_beyond,
+            x=last_ms,
+            words=words,
+        )
 
     def collect(self, num_workers: int = 1, dp_size: int = 1) -> Collector:
         collector = Collector(num_workers, dp_size)

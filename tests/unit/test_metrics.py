@@ -25,7 +25,14 @@ def test_nearest_rank_rounds_half_up(n: int, percent: float, index: int) -> None
 def test_describe_by_hand() -> None:
     described = metrics.describe(np.array([4.0, 1.0, 3.0, 2.0]))
     assert described == {
-        "mean": 2.5, "min": 1.0, "max": 4.0, "median": 3.0, "p75": 3.0, "p90": 4.0, "p95": 4.0, "p99": 4.0,
+        "mean": 2.5,
+        "min": 1.0,
+        "max": 4.0,
+        "median": 3.0,
+        "p75": 3.0,
+        "p90": 4.0,
+        "p95": 4.0,
+        "p99": 4.0,
         "std": math.sqrt(1.25),
     }
     assert tuple(described) == metrics.STATISTICS
