@@ -26,20 +26,29 @@ DIRECTIVES = {
     "autotestdict": False,
 }
 
-EXTENSIONS = [
-    Extension(
-        f"mocker_replay._core.{path.stem}",
-        [f"mocker_replay/_core/{path.name}"],
-        include_dirs=["_core"],
-        define_macros=[("MR_DEBUG", "1" if DEBUG else "0")],
-        depends=[str(p.relative_to(ROOT)) for p in sorted(ROOT.glob("_core/*.h"))],
-        extra_compile_args=["-O3", "-Wall", "-Wextra", "-ffp-contract=off"],
-    )
-    for path in SOURCES
-]
+# Products are never fused with sums: goldens compare doubles bit for bit.
+C_FLAGS = ["-O3", "-g" if DEBUG else "-g0", "-Wall", "-Wextra", "-ffp-contract=off"]
 
-setup(
-    ext_modules=cythonize(
-        EXTENSIONS, compiler_directives=DIRECTIVES, build_dir="build/cython", nthreads=os.cpu_count() or 1
+
+def extensions() -> list[Extension]:
+    """One extension for each `.pyx`."""
+    return [
+        Extension(
+            f"mocker_replay._core.{path.stem}",
+            [f"mocker_replay/_core/{path.name}"],
+            include_dirs=["_core"],
+            define_macros=[("MR_DEBUG", "1" if DEBUG else "0")],
+            depends=[str(header.relative_to(ROOT)) for header in sorted(ROOT.glob("_core/*.h"))],
+            extra_compile_args=C_FLAGS,
+        )
+        for path in SOURCES
+    ]
+
+
+if __name__ == "__main__":
+    setup(
+        ext_modules=cythonize(
+            extensions(), compiler_directives=DIRECTIVES, build_dir="build/cython", nthreads=os.cpu_count() or 1
+        ),
+        options={"build_ext": {"parallel": os.cpu_count() or 1}},
     )
-)

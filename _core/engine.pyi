@@ -14,6 +14,4 @@ class Engine:
     pass_start_ms: float
     pass_end_ms: float
     pass_effect_free: bool
-    def __new__(
-        cls, worker: int, schedulers: Iterable[Scheduler], prefill_schedule_interval: int = 1
-    ) -> Engine: ...
+    def __new__(cls, worker: int, schedulers: Iterable[Scheduler], prefill_schedule_interval: int = 1) -> Engine: ...

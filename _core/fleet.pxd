@@ -19,7 +19,6 @@ cdef enum Stage:
     STAGE_ENDS = 1
     STAGE_ARRIVALS = 2
     STAGE_SAMPLE = 3
-    STAGE_RUN = 4
 
 
 cdef struct Arrival:

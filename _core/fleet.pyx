@@ -2,8 +2,8 @@
 
 Decides the order of one instant T, and nothing else: (1) passes that end at T end, their boundaries held; (2) the
 workload is told who ended and may hand over what becomes due; (3) everything due is placed, in the workload's total
-order, and put on the lanes; (4) a telemetry sample is taken; (5) boundaries are finished in worker order and each
-machine runs until it wants a later time; again from (1) if a pass of no length started. Then time jumps.
+order, and put on the lanes; (4) boundaries are finished in worker order and each machine runs until it wants a later
+time; again from (1) if a pass of no length started; (5) a telemetry sample is taken. Then time jumps.
 
 The engines are reached through their driver machines alone. Source: replay through the driver, section 3.
 """
@@ -200,13 +200,12 @@ cdef class Fleet:
                         return FLEET_ENDS
             if self.stage == STAGE_ARRIVALS:
                 self.hand_over()
-                self.stage = STAGE_SAMPLE
+                self.run_machines()
+                self.stage = STAGE_ENDS if self.due_again() else STAGE_SAMPLE
             if self.stage == STAGE_SAMPLE:
-                self.stage = STAGE_RUN
+                self.stage = STAGE_PICK
                 if self.sample_ms <= self.now_ms:
                     return FLEET_SAMPLE
-            self.run_machines()
-            self.stage = STAGE_ENDS if self.due_again() else STAGE_PICK
 
     cdef double next_instant(self) noexcept nogil:
         """Next time at which anything but a sample happens [ms]; INFINITY when nothing does."""

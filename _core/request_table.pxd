@@ -35,10 +35,19 @@ cdef struct Request:
     # Last emission.
     int64_t emit_pass            # rank pass of the last token; NONE before the first
     int64_t emit_tokens          # tokens in that pass
+    int64_t emit_excess          # drafts accepted there beyond what it may generate
     double emit_ms               # its end
     double emit_before_ms        # end of the pass of the emission before
     uint8_t emit_consecutive     # the token before came with the rank's previous pass
     uint8_t emit_decode          # it was in the decode batch
+    # Steady decoding (sched_calendar): while set, gen, computed, alloc and the emission are implied by the step count.
+    uint8_t steady
+    int64_t gen_offset           # gen = gen_offset + steps
+    int64_t last_step            # step that emits the last token
+    int64_t seniority            # order of admission into running
+    int32_t phase_next           # ring of requests with the same block phase
+    int32_t phase_prev
+    int32_t end_next             # requests that end with the same step
     int32_t next_free
 
 

@@ -3,14 +3,14 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from .chacha cimport ChaCha12
 from .request_table cimport Request
-from .sched_blocks cimport BlockScheduler
+from .sched_calendar cimport CalendarScheduler
 
 
 cdef enum:
     MAX_DRAFTS = 5
 
 
-cdef class VllmScheduler(BlockScheduler):
+cdef class VllmScheduler(CalendarScheduler):
     cdef bint preempt_first              # fifo: the victim is the first of running; lifo: the last
     # Multi-token prediction.
     cdef int64_t num_drafts              # 0 = off
@@ -39,6 +39,7 @@ cdef class VllmScheduler(BlockScheduler):
     cdef int _leave_running(self, int32_t slot, int32_t status, int32_t reason, int64_t needed, int64_t available) except -1 nogil
     cdef int collect_ready(self) except -1 nogil
     cdef int finish_tokens(self, double prefill_end_ms) except -1 nogil
+    cdef int _end_steady(self) except -1 nogil
     cdef int finish_bursts(self, double prefill_end_ms) except -1 nogil
     cdef int64_t set_aside(self) except -1 nogil
     cdef int fail_hopeless_bursts(self) except -1 nogil

@@ -1,11 +1,11 @@
 from collections.abc import Callable, Sequence
 from typing import final
 
-from .sched_blocks import BlockScheduler
+from .sched_calendar import CalendarScheduler
 from .timing import TimingModel
 
 @final
-class VllmScheduler(BlockScheduler):
+class VllmScheduler(CalendarScheduler):
     def __init__(
         self,
         worker: int,
@@ -26,4 +26,5 @@ class VllmScheduler(BlockScheduler):
         sampler_seed: int = 0,
         block_tokens: Callable[[int, int, int], bytes] | None = None,
         xxh3: Callable[[bytes, int], int] | None = None,
+        calendar: bool = True,
     ) -> None: ...

@@ -18,7 +18,7 @@ from .chacha cimport chacha_next_u64, chacha_seed
 from .event_buffer cimport (
     EV_ADMISSION, EV_PREEMPTION, EV_PREFILL, EV_RANK_START, REASON_BURST_OVER_POOL, REASON_GROWTH_OVER_POOL,
     REASON_MODEL_LEN, REASON_OUTPUT_LENGTH, REASON_PROMPT_OVER_BUDGET, REASON_PROMPT_OVER_MODEL_LEN,
-    REASON_PROMPT_OVER_POOL, TERM_COMPLETED, TERM_FAILED, TERM_REJECTED, WANT_KV, WANT_PREFILL, Event,
+    REASON_PROMPT_OVER_POOL, TERM_COMPLETED, TERM_FAILED, TERM_REJECTED, WANT_KV, WANT_PREFILL, WANT_TOKENS, Event,
 )
 from .prefix_index cimport PrefixIndex
 from .timing cimport TimingModel
@@ -36,7 +36,7 @@ cdef int64_t _limit(object value) except -1:
 
 
 @cython.final
-cdef class VllmScheduler(BlockScheduler):
+cdef class VllmScheduler(CalendarScheduler):
     """One rank of the vLLM flavour.
 
     Args:
@@ -46,13 +46,15 @@ cdef class VllmScheduler(BlockScheduler):
         want: bits of optional records (event_buffer.Want).
         sampler_seed: seed of this rank's acceptance draws.
         block_tokens, xxh3: see sched_blocks; needed only with cache events.
+        calendar: skip requests about which nothing changes (sched_calendar); False goes request by request.
         The rest as in the engine configuration; None means unlimited.
     """
 
     def __init__(self, int32_t worker, int32_t rank, *, num_gpu_blocks, int64_t block_size, int64_t trace_block_size,
                  TimingModel timing not None, int32_t want=0, max_num_seqs=256, max_num_batched_tokens=8192,
                  max_model_len=None, bint enable_prefix_caching=True, bint enable_chunked_prefill=True,
-                 str preemption_mode="lifo", accept_rates=(), uint64_t sampler_seed=0, block_tokens=None, xxh3=None):
+                 str preemption_mode="lifo", accept_rates=(), uint64_t sampler_seed=0, block_tokens=None, xxh3=None,
+                 bint calendar=True):
         cdef Py_ssize_t i
         if preemption_mode not in ("lifo", "fifo"):
             raise ValueError(f"unknown preemption_mode {preemption_mode!r}")
@@ -78,6 +80,9 @@ cdef class VllmScheduler(BlockScheduler):
         for i in range(self.num_drafts):
             self.accept_rates[i] = accept_rates[i]
         chacha_seed(&self.sampler, sampler_seed)
+        # Records about single tokens or blocks need every request touched in its order.
+        if calendar and self.num_drafts == 0 and not want & (WANT_KV | WANT_TOKENS):
+            self.enable_calendar()
 
     def __dealloc__(self):
         free(self.rejected)
@@ -90,17 +95,21 @@ cdef class VllmScheduler(BlockScheduler):
         cdef Event* event
         cdef double end_ms = now_ms
         cdef int64_t i
+        self.budget = self.max_num_batched_tokens
+        if self.num_steady > 0 and not self.steady_step_fits():
+            self.detach_all()
         self.begin_pass(now_ms)
         self.start_events.emplace(EV_RANK_START, now_ms, self.worker, self.rank, NONE)
-        self.budget = self.max_num_batched_tokens
         self.prefill_requests = self.prefill_isl_sum = self.prefill_prefix_sum = 0
         self.preempted = False
         self.num_rejected = 0
+        if self.num_steady > 0:
+            self.schedule_steady()
         self.run_running(defer_prefill)
         self.run_waiting(defer_prefill)
         if not defer_prefill and not self.preempted:
             self.capacity_bound = self.num_waiting > 0
-        self.measure_pass()
+        self.measure_pass(self.lengths, self.num_steady)
         if self.prefill_requests > 0:
             end_ms += self.timing.prefill_ms(self.prefill_requests, self.prefill_isl_sum // self.prefill_requests,
                                              self.prefill_prefix_sum // self.prefill_requests)
@@ -131,7 +140,7 @@ cdef class VllmScheduler(BlockScheduler):
 
     cdef int run_running(self, bint defer_prefill) except -1 nogil:
         """Step A. The index is not adjusted when an earlier entry is preempted: that request's successor is skipped."""
-        cdef int64_t k = 0
+        cdef int64_t k = self.num_steady
         cdef int result
         cdef Request* request
         while k < self.num_running and self.budget > 0:
@@ -260,6 +269,8 @@ cdef class VllmScheduler(BlockScheduler):
         cdef int64_t held = request.table_length
         cdef Event* event
         cdef int64_t* words
+        if request.steady:
+            self.leave_steady(slot, True)
         self.preempted = True
         self.num_running -= 1
         memmove(&self.running[at], &self.running[at + 1], (self.num_running - at) * sizeof(int32_t))
@@ -315,10 +326,9 @@ cdef class VllmScheduler(BlockScheduler):
     cdef int collect_ready(self) except -1 nogil:
         """Requests whose known tokens are all computed; those that want no output end here, in order."""
         cdef int64_t i
-        cdef int64_t kept = 0
+        cdef int64_t kept = self.num_steady
         cdef int32_t slot
         cdef Request* request
-        cdef int64_t ended = 0
         cdef int32_t* ready
         cdef int64_t* bursts
         if self.num_running > self.ready_capacity:
@@ -333,7 +343,7 @@ cdef class VllmScheduler(BlockScheduler):
                     raise MemoryError(f"{self.num_running} ready requests")
             self.ready_capacity = self.num_running * 2
         self.num_ready = 0
-        for i in range(self.num_running):
+        for i in range(self.num_steady, self.num_running):
             slot = self.running[i]
             request = &self.requests.slots[slot]
             if request.computed == request.n_in + request.gen:
@@ -349,9 +359,9 @@ cdef class VllmScheduler(BlockScheduler):
 
     cdef int finish_tokens(self, double prefill_end_ms) except -1 nogil:
         """One token for each ready request; all of them at the end of the pass."""
-        cdef int64_t i, active = 0
-        cdef int64_t kept = 0
-        cdef int64_t batch = 0
+        cdef int64_t i
+        cdef int64_t active = <int64_t>self.lengths.total
+        cdef int64_t batch = self.num_steady
         cdef int32_t slot
         cdef Request* request
         cdef double end_ms = prefill_end_ms
@@ -365,6 +375,10 @@ cdef class VllmScheduler(BlockScheduler):
             end_ms += self.timing.decode_ms(batch, active, self.kv_capacity_tokens)
         self.pass_end_ms = end_ms
         self.decode_batch = batch
+        if self.num_steady > 0:
+            self.emit_steady()
+            if self.num_leaving > 0:
+                self._end_steady()
         for i in range(self.num_ready):
             slot = self.ready[i]
             request = &self.requests.slots[slot]
@@ -373,11 +387,30 @@ cdef class VllmScheduler(BlockScheduler):
             self.emit(slot, request.gen - 1, end_ms, decoding)
             if self.remaining(slot) == 0:
                 self._leave_running(slot, TERM_COMPLETED, self.completion_reason(request), -1, -1)
+        self.join_steady()
+        return 0
+
+    cdef int _end_steady(self) except -1 nogil:
+        """End the steady requests that have got their last token, in order of running."""
+        cdef int64_t i
+        cdef int64_t prefix = self.num_steady
+        cdef int64_t kept = 0
+        for i in range(self.num_leaving):
+            self.leave_steady(self.leaving[i], False)
+        for i in range(prefix):
+            if self.requests.slots[self.running[i]].steady:
+                self.running[kept] = self.running[i]
+                kept += 1
+        memmove(&self.running[kept], &self.running[prefix], (self.num_running - prefix) * sizeof(int32_t))
+        self.num_running -= self.num_leaving
+        for i in range(self.num_leaving):
+            self.end_request(self.leaving[i], TERM_COMPLETED,
+                             self.completion_reason(&self.requests.slots[self.leaving[i]]), -1, -1)
         return 0
 
     cdef int _leave_running(self, int32_t slot, int32_t status, int32_t reason, int64_t needed, int64_t available) except -1 nogil:
         cdef int64_t i
-        for i in range(self.num_running):
+        for i in range(self.num_steady, self.num_running):
             if self.running[i] == slot:
                 self.num_running -= 1
                 memmove(&self.running[i], &self.running[i + 1], (self.num_running - i) * sizeof(int32_t))
@@ -405,7 +438,10 @@ cdef class VllmScheduler(BlockScheduler):
         self.pass_end_ms = end_ms
         self.decode_batch = self.num_ready
         for i in range(self.num_ready):
-            self.bursts[i] = min(self.sample(), self.remaining(self.ready[i]))
+            request = &self.requests.slots[self.ready[i]]
+            request.emit_excess = self.sample()
+            self.bursts[i] = min(request.emit_excess, self.remaining(self.ready[i]))
+            request.emit_excess -= self.bursts[i]
         for i in range(self.num_ready):
             slot = self.ready[i]
             request = &self.requests.slots[slot]
@@ -486,6 +522,8 @@ cdef class VllmScheduler(BlockScheduler):
         cdef Request* request
         if self.capacity_bound:
             return False
+        if self.num_steady > 0:
+            return True
         for i in range(self.num_running):
             request = &self.requests.slots[self.running[i]]
             if request.computed >= request.n_in and request.alloc >= request.n_in:

@@ -35,15 +35,20 @@ cdef class Scheduler:
     cdef int32_t* running                # (running_capacity,) slots in order of admission, owned
     cdef int64_t num_running
     cdef int64_t running_capacity
+    cdef int64_t num_steady              # running[:num_steady] are kept by a calendar; see detach
     cdef int32_t* waiting                # ring of slots, owned
     cdef int64_t waiting_head
     cdef int64_t num_waiting
     cdef int64_t waiting_mask
+    cdef Moments queued                  # prompt lengths of requests that were never preempted
+    cdef Moments queued_decode           # known lengths of preempted ones
+    cdef int64_t next_seniority
     # The pass being executed, or the last one.
     cdef readonly int64_t pass_number    # of this rank, dense; NONE before the first
     cdef double pass_start_ms
     cdef readonly double pass_end_ms     # end of this rank's part
     cdef double previous_end_ms          # published end of the pass before; NaN at first
+    cdef double before_previous_end_ms   # and of the one before that
     cdef bint executed                   # this rank took part in the group pass in flight
     cdef bint effect_free                # it changed nothing
     cdef int64_t num_scheduled
@@ -64,6 +69,8 @@ cdef class Scheduler:
     cdef int execute(self, double now_ms, bint defer_prefill) except -1 nogil
     cdef bint wants_deferral(self) noexcept nogil
     cdef int give_up(self, int32_t slot) except -1 nogil
+    cdef int detach(self, int32_t slot) except -1 nogil
+    cdef int detach_all(self) except -1 nogil
     cdef int64_t active_blocks(self) noexcept nogil
     cdef int64_t inactive_blocks(self) noexcept nogil
     # Shared.
@@ -77,7 +84,8 @@ cdef class Scheduler:
     cdef int64_t remaining(self, int32_t slot) noexcept nogil
     cdef int emit(self, int32_t slot, int64_t gen_before, double end_ms, bint in_decode_batch) except -1 nogil
     cdef int end_request(self, int32_t slot, int32_t status, int32_t reason, int64_t needed, int64_t available) except -1 nogil
-    cdef void measure_pass(self) noexcept nogil
+    cdef void measure_pass(self, Moments decode, int64_t first) noexcept nogil
+    cdef void _count_waiting(self, int32_t slot, int sign) noexcept nogil
     cdef int push_running(self, int32_t slot) except -1 nogil
     cdef int push_waiting(self, int32_t slot, bint front) except -1 nogil
     cdef int32_t pop_waiting(self) noexcept nogil

@@ -15,7 +15,7 @@ from .event_buffer cimport (
     REASON_CLIENT, RES_APPLIED, RES_NOOP, TERM_CANCELLED, WANT_FPM, WANT_TOKENS, Event,
 )
 from .request_table cimport Request
-from .types cimport NONE, STATUS_PREEMPTED, STATUS_WAITING
+from .types cimport NONE, STATUS_WAITING
 
 # A natively ended request leaves its last emission in its terminal record (field e) until the pass is
 # published: a cancellation that discards pending output takes it back.
@@ -23,6 +23,22 @@ cdef enum:
     PACK_CONSECUTIVE = 1
     PACK_DECODE = 2
     PACK_SHIFT = 2
+    PACK_TOKENS = 0xffff
+    PACK_EXCESS_SHIFT = 18
+
+
+cdef inline void _add(Moments* moments, int64_t value, int sign) noexcept nogil:
+    moments.count += sign
+    if sign > 0:
+        moments.total += <mr_u128>value
+        moments.total_sq += <mr_u128>value * <mr_u128>value
+    else:
+        moments.total -= <mr_u128>value
+        moments.total_sq -= <mr_u128>value * <mr_u128>value
+
+
+cdef inline double _variance(Moments* moments) noexcept nogil:
+    return mr_variance(moments.count, moments.total, moments.total_sq)
 
 
 cdef class Scheduler:
@@ -32,7 +48,7 @@ cdef class Scheduler:
         self.end_events = EventBuffer()
         self.kv_events = EventBuffer()
         self.pass_number = NONE
-        self.previous_end_ms = NAN
+        self.previous_end_ms = self.before_previous_end_ms = NAN
         self.waiting_mask = 63
         self.waiting = <int32_t*>malloc((self.waiting_mask + 1) * sizeof(int32_t))
         if self.waiting is NULL:
@@ -56,6 +72,14 @@ cdef class Scheduler:
         """Release whatever blocks and identities the request holds; it is about to be forgotten."""
         with gil:
             raise NotImplementedError("give_up")
+
+    cdef int detach(self, int32_t slot) except -1 nogil:
+        """Write the state of a request down that the flavour only implies; it is about to be looked at."""
+        return 0
+
+    cdef int detach_all(self) except -1 nogil:
+        """The same for all requests."""
+        return 0
 
     cdef int64_t active_blocks(self) noexcept nogil:
         return 0
@@ -94,6 +118,7 @@ cdef class Scheduler:
             event = out.emplace(EV_TERMINAL, now_ms, self.worker, self.rank, ordinal)
             event.a, event.b, event.c, event.d = TERM_CANCELLED, delivered, REASON_CLIENT, -1
             return RES_NOOP
+        self.detach(slot)
         delivered = self.requests.slots[slot].gen
         last_ms = self.requests.slots[slot].emit_ms
         if in_pass and self.requests.slots[slot].emit_pass == self.pass_number:
@@ -118,6 +143,7 @@ cdef class Scheduler:
                 return 0
         for i in range(self.num_waiting):
             if self.waiting[(self.waiting_head + i) & self.waiting_mask] == slot:
+                self._count_waiting(slot, -1)
                 for j in range(i + 1, self.num_waiting):
                     self.waiting[(self.waiting_head + j - 1) & self.waiting_mask] = (
                         self.waiting[(self.waiting_head + j) & self.waiting_mask])
@@ -142,7 +168,7 @@ cdef class Scheduler:
                 found[0] = True
                 if records[i].kind == EV_TERMINAL:
                     packed = records[i].e
-                    tokens = packed >> PACK_SHIFT
+                    tokens = packed >> PACK_SHIFT & PACK_TOKENS
                     before = records[i].b - tokens
         self.end_events.count = kept
         if slot != NONE:
@@ -191,7 +217,8 @@ cdef class Scheduler:
         cdef bint consecutive = request.emit_pass == self.pass_number - 1 and gen_before > 0
         cdef Event* event
         if gen_before == 0:
-            self.end_events.emplace(EV_FIRST_TOKEN, end_ms, self.worker, self.rank, request.ordinal)
+            event = self.end_events.emplace(EV_FIRST_TOKEN, end_ms, self.worker, self.rank, request.ordinal)
+            event.a = n
         elif not consecutive:
             event = self.end_events.emplace(EV_RESUMED, end_ms, self.worker, self.rank, request.ordinal)
             event.x = request.emit_ms
@@ -230,59 +257,45 @@ cdef class Scheduler:
         event.x = INFINITY if emitted_now else request.emit_ms
         if emitted_now:
             event.e = ((request.emit_tokens << PACK_SHIFT) | (PACK_CONSECUTIVE if request.emit_consecutive else 0)
-                       | (PACK_DECODE if request.emit_decode else 0))
+                       | (PACK_DECODE if request.emit_decode else 0)
+                       | (request.emit_excess << PACK_EXCESS_SHIFT if request.gen > request.emit_tokens else 0))
         self.give_up(slot)
         self.requests.remove(slot)
         return 0
 
-    cdef void measure_pass(self) noexcept nogil:
-        """Forward-pass record of the pass just scheduled: over `running` in it, and over `waiting` after it."""
-        cdef Moments prefill, decode, queued, queued_decode
+    cdef void measure_pass(self, Moments decode, int64_t first) noexcept nogil:
+        """Forward-pass record of the pass just scheduled.
+
+        `decode` already covers running[:first]; the rest of `running` and `waiting` are added here.
+        """
+        cdef Moments prefill
         cdef Request* request
         cdef int64_t i, length
         cdef int64_t computed = 0
         cdef int64_t prefix = 0
-        prefill.count = decode.count = queued.count = queued_decode.count = 0
-        prefill.total = decode.total = queued.total = queued_decode.total = 0
-        prefill.total_sq = decode.total_sq = queued.total_sq = queued_decode.total_sq = 0
-        for i in range(self.num_running):
+        prefill.count = 0
+        prefill.total = prefill.total_sq = 0
+        for i in range(first, self.num_running):
             request = &self.requests.slots[self.running[i]]
             if request.scheduled_pass != self.pass_number:
                 continue
             if request.work_prompt > 0:
-                prefill.count += 1
-                prefill.total += <mr_u128>request.n_in
-                prefill.total_sq += <mr_u128>request.n_in * <mr_u128>request.n_in
+                _add(&prefill, request.n_in, 1)
                 computed += request.work_total
                 prefix += request.work_prefix
             elif not request.work_terminal:
                 length = request.n_in + request.gen
-                decode.count += 1
-                decode.total += <mr_u128>length
-                decode.total_sq += <mr_u128>length * <mr_u128>length
+                _add(&decode, length, 1)
         self.prefill_tokens = computed
         if not self.want & WANT_FPM:
             return
-        for i in range(self.num_waiting):
-            request = &self.requests.slots[self.waiting[(self.waiting_head + i) & self.waiting_mask]]
-            length = request.n_in
-            if request.status == STATUS_WAITING:
-                queued.count += 1
-                queued.total += <mr_u128>length
-                queued.total_sq += <mr_u128>length * <mr_u128>length
-            else:
-                length += request.gen
-                queued_decode.count += 1
-                queued_decode.total += <mr_u128>length
-                queued_decode.total_sq += <mr_u128>length * <mr_u128>length
         self.fpm[1], self.fpm[2] = <double>prefill.count, <double>computed
-        self.fpm[3], self.fpm[4] = mr_variance(prefill.count, prefill.total, prefill.total_sq), <double>prefix
-        self.fpm[5], self.fpm[6] = <double>decode.count, <double>decode.total
-        self.fpm[7] = mr_variance(decode.count, decode.total, decode.total_sq)
-        self.fpm[8], self.fpm[9] = <double>queued.count, <double>queued.total
-        self.fpm[10] = mr_variance(queued.count, queued.total, queued.total_sq)
-        self.fpm[11], self.fpm[12] = <double>queued_decode.count, <double>queued_decode.total
-        self.fpm[13] = mr_variance(queued_decode.count, queued_decode.total, queued_decode.total_sq)
+        self.fpm[3], self.fpm[4] = _variance(&prefill), <double>prefix
+        self.fpm[5], self.fpm[6], self.fpm[7] = <double>decode.count, <double>decode.total, _variance(&decode)
+        self.fpm[8], self.fpm[9] = <double>self.queued.count, <double>self.queued.total
+        self.fpm[10] = _variance(&self.queued)
+        self.fpm[11], self.fpm[12] = <double>self.queued_decode.count, <double>self.queued_decode.total
+        self.fpm[13] = _variance(&self.queued_decode)
 
     # -- publication ------------------------------------------------------------------------------
 
@@ -309,13 +322,14 @@ cdef class Scheduler:
             out.extend(self.end_events, end_ms)
             for i in range(first, out.count):
                 if out.records[i].kind == EV_TERMINAL:
-                    out.records[i].e = 0
+                    out.records[i].e >>= PACK_EXCESS_SHIFT
                     if out.records[i].x == INFINITY:
                         out.records[i].x = end_ms
             if end_ms != self.pass_end_ms:
-                for i in range(self.num_running):
+                for i in range(self.num_steady, self.num_running):
                     if self.requests.slots[self.running[i]].emit_pass == self.pass_number:
                         self.requests.slots[self.running[i]].emit_ms = end_ms
+        self.before_previous_end_ms = self.previous_end_ms
         self.previous_end_ms = end_ms
         self.executed = False
         self.publish_gauges(out, end_ms, 0, False)
@@ -335,6 +349,7 @@ cdef class Scheduler:
         cdef Request* request
         cdef int32_t slot
         cdef int64_t i
+        self.detach_all()
         for i in range(self.num_running + self.num_waiting):
             if i < self.num_running:
                 slot = self.running[i]
@@ -350,7 +365,7 @@ cdef class Scheduler:
             for i in range(self.end_events.count):
                 if self.end_events.records[i].kind == EV_TERMINAL:
                     event = out.emplace(EV_CUT, now_ms, self.worker, self.rank, self.end_events.records[i].request)
-                    event.a = self.end_events.records[i].b - (self.end_events.records[i].e >> PACK_SHIFT)
+                    event.a = self.end_events.records[i].b - (self.end_events.records[i].e >> PACK_SHIFT & PACK_TOKENS)
                     if event.a > 0:
                         event.x = self.previous_end_ms
         return 0
@@ -368,6 +383,8 @@ cdef class Scheduler:
             self.running_capacity = max(64, self.running_capacity * 2)
         self.running[self.num_running] = slot
         self.num_running += 1
+        self.requests.slots[slot].seniority = self.next_seniority
+        self.next_seniority += 1
         return 0
 
     cdef int push_waiting(self, int32_t slot, bint front) except -1 nogil:
@@ -384,6 +401,7 @@ cdef class Scheduler:
             self.waiting = grown
             self.waiting_head = 0
             self.waiting_mask = self.waiting_mask * 2 + 1
+        self._count_waiting(slot, 1)
         if front:
             self.waiting_head = (self.waiting_head - 1) & self.waiting_mask
             self.waiting[self.waiting_head] = slot
@@ -394,6 +412,15 @@ cdef class Scheduler:
 
     cdef int32_t pop_waiting(self) noexcept nogil:
         cdef int32_t slot = self.waiting[self.waiting_head]
+        self._count_waiting(slot, -1)
         self.waiting_head = (self.waiting_head + 1) & self.waiting_mask
         self.num_waiting -= 1
         return slot
+
+    cdef void _count_waiting(self, int32_t slot, int sign) noexcept nogil:
+        """Keep the moments of the queue; a waiting request's lengths do not change."""
+        cdef Request* request = &self.requests.slots[slot]
+        if request.status == STATUS_WAITING:
+            _add(&self.queued, request.n_in, sign)
+        else:
+            _add(&self.queued_decode, request.n_in + request.gen, sign)

@@ -15,7 +15,7 @@ from mocker_replay._core.collector import Collector
 from mocker_replay._core.fleet import Fleet
 from mocker_replay._core.types import CommandError, EngineError
 from mocker_replay.config import EngineConfig, ReplayOptions, load_engine_config
-from mocker_replay.errors import ExitCode, InvariantError, UsageError
+from mocker_replay.errors import ExitCode, InvariantError
 from mocker_replay.replay.build import build_fleet
 from mocker_replay.replay.interrupt import InterruptFlag
 from mocker_replay.replay.result import ReplayResult
@@ -76,9 +76,7 @@ def replay(
         ) as sinks:  # fmt: skip
             return _Run(engine, options, facts, source, sinks, progress).result()
     finally:
-        if not isinstance(trace, str | os.PathLike):
-            pass
-        else:
+        if source is not trace:
             source.close()
 
 
@@ -130,11 +128,10 @@ class _Run:
             num_workers=options.num_workers,
             trace_block_size=facts.trace_block_size,
             want=sinks.wants,
-            telemetry=sinks.sampler is not None,
+            telemetry=sinks.wants_samples,
             wake_on_end=self.workload.wakes,
             block_tokens=sinks.block_tokens if sinks.wants_kv else None,
         )
-        sinks.attach(self.collector, self.fleet)
 
     def result(self) -> ReplayResult:
         failure: EngineError | CommandError | None = None
@@ -160,7 +157,7 @@ class _Run:
             warnings=facts.warnings,
             exit_code=_exit_code(columns["status"], interrupted=interrupt.raised),
         )
-        self._sinks.finish(result)
+        self._sinks.finish(result, stopped=failure is not None)
         if failure is not None:
             raise InvariantError(f"the run stopped at {self.fleet.last_event_ms} ms: {failure}") from failure
         return result
@@ -170,7 +167,7 @@ class _Run:
     def _loop(self, interrupt: InterruptFlag) -> bool:
         """Until nothing is left (True), or the time limit or an interrupt ends the run (False)."""
         self.workload.start(self.fleet)
-        self._sinks.start()
+        self._sinks.start(self.collector, self.fleet)
         while not interrupt.raised:
             status = self.fleet.advance(self._until_ms, self._max_records)
             if status == "needs_rows":
@@ -179,15 +176,13 @@ class _Run:
                 self.workload.ended(self.fleet, self.fleet.ended_requests())
             elif status == "sample":
                 self._consume()
-                self._sinks.sample(self.fleet.now_ms)
+                self._sinks.sample(self.fleet)
             elif status == "full":
                 self._consume()
-            elif status == "until":
-                return False
             else:
                 self._consume()
                 self._sinks.final_sample(self.fleet.last_event_ms)
-                return True
+                return status == "done"
             self._report_progress()
         return False
 

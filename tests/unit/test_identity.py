@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 
-from mocker_replay.identity import deterministic_output_tokens, stable_request_uuid
+from mocker_replay.identity import deterministic_output_tokens, stable_request_uuid, stable_request_uuid_text
 
 VECTORS = [
     (0, "", "71e0a991-7356-4931-80b8-acc52d2685a8", [4509, 5354, 30991, 18755]),
@@ -22,7 +24,10 @@ VECTORS = [
 
 @pytest.mark.parametrize(("seed", "name", "expected", "tokens"), VECTORS)
 def test_vectors(seed: int, name: str, expected: str, tokens: list[int]) -> None:
-    assert str(stable_request_uuid(seed, name)) == expected
+    identity = stable_request_uuid(seed, name)
+    assert str(identity) == stable_request_uuid_text(seed, name) == expected
+    assert identity.version == 4
+    assert identity.variant == uuid.RFC_4122
     assert deterministic_output_tokens(seed, name, 4) == tokens
     assert deterministic_output_tokens(seed, name, 2) == tokens[:2]
     assert deterministic_output_tokens(seed, name, 0) == []

@@ -1,0 +1,99 @@
+# `make demo` and `make test` need Python >= 3.11 with its headers, a C compiler, make, and a package index.
+# The newest suitable interpreter is taken; `make PYTHON=/path/to/python3 demo` chooses another.
+
+SUITABLE := import sys, os, sysconfig, venv, ensurepip; \
+  sys.exit(sys.version_info < (3, 11) or not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))
+ifndef PYTHON
+PYTHON := $(firstword $(foreach name,python3.14 python3.13 python3.12 python3.11 python3,\
+  $(shell command -v $(name) >/dev/null 2>&1 && $(name) -c '$(SUITABLE)' 2>/dev/null && command -v $(name))))
+endif
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PEER_VENV := .venv-peer
+CASES ?= 5000
+SEED ?= 1
+DEMO_TRACE ?= traces/chat-shared-prefix.jsonl
+# Requirements stand in pyproject.toml alone; this prints one list of them, quoted for the shell.
+REQUIREMENTS = $(PY) -c 'import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print(*(repr(r) for r in eval(sys.argv[1], {"p": p})))'
+
+.PHONY: help venv build demo test debug lint types bench fuzz-peer golden-update dist clean
+
+help:
+	@echo "demo           build, install and replay a shipped trace, with its summary on the screen"
+	@echo "test           build, install and run every test"
+	@echo "lint, types    style of Python and Cython; types and stubs"
+	@echo "debug          the tests against a build with all checks on"
+	@echo "bench          benchmarks, release build only"
+	@echo "fuzz-peer      compare CASES=5000 random cases with the reference (installs it beside)"
+	@echo "golden-update  write the golden files anew; read the diff before you commit it"
+	@echo "dist           sdist and wheel"
+	@echo "venv, build, clean"
+
+$(PY):
+	@test -n "$(PYTHON)" || { echo "error: no Python >= 3.11 with venv, pip and Python.h found (PYTHON=... names one)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# Everything a build and a test need, and the package itself, editable.
+$(VENV)/.installed: $(PY) pyproject.toml setup.py
+	$(PY) -m pip install -q --disable-pip-version-check $$($(REQUIREMENTS) 'p["build-system"]["requires"]' | xargs -n1 echo)
+	$(PY) -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[test]'
+	@touch $@
+
+$(VENV)/.lint: $(VENV)/.installed
+	$(PY) -m pip install -q --disable-pip-version-check $$($(REQUIREMENTS) 'p["project"]["optional-dependencies"]["lint"]' | xargs -n1 echo)
+	@touch $@
+
+venv: $(VENV)/.installed
+
+build: venv
+	$(PY) setup.py -q build_ext --inplace
+
+demo: build
+	$(VENV)/bin/mocker-replay run $(DEMO_TRACE)
+
+test: build
+	$(PY) -m pytest
+
+debug: venv
+	MR_DEBUG=1 $(PY) setup.py -q build_ext --inplace --force
+	MR_DEBUG=1 $(PY) -m pytest -m 'not packaging and not bench'; status=$$?; \
+	  $(PY) setup.py -q build_ext --inplace --force && exit $$status
+
+lint: build $(VENV)/.lint
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cython-lint _core
+	$(PY) .ci/build_log.py
+	@$(MAKE) --no-print-directory types
+
+types: build $(VENV)/.lint
+	$(VENV)/bin/mypy
+	$(VENV)/bin/stubtest mocker_replay._core --allowlist .ci/stubtest_allow.txt
+
+bench: build
+	$(PY) -m pytest tests/bench -m bench --benchmark-enable
+
+ifdef MR_PEER_PYTHON
+PEER := $(MR_PEER_PYTHON)
+else
+PEER := $(CURDIR)/$(PEER_VENV)/bin/python
+$(PEER): $(PY)
+	$(PYTHON) -m venv $(PEER_VENV)
+	$(PEER) -m pip install -q --disable-pip-version-check $$($(REQUIREMENTS) 'p["project"]["optional-dependencies"]["peer"]' | xargs -n1 echo)
+endif
+
+fuzz-peer: build $(PEER)
+	MR_PEER_PYTHON=$(PEER) $(PY) -m tests.fuzz.peer --cases $(CASES) --seed $(SEED)
+
+golden-update: build
+	GOLDEN_UPDATE=1 $(PY) -m pytest tests/golden
+
+dist: venv
+	$(PY) -m pip install -q --disable-pip-version-check build
+	$(PY) -m build --no-isolation --outdir dist
+
+clean:
+	rm -rf build dist $(VENV) $(PEER_VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -f _core/*.so
+	find . -name __pycache__ -prune -exec rm -rf {} +

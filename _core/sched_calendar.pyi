@@ -1,0 +1,3 @@
+from .sched_blocks import BlockScheduler
+
+class CalendarScheduler(BlockScheduler): ...

@@ -1,0 +1,236 @@
+"""Steady decode: a request that decodes without interruption is touched only when something about it changes.
+
+While a request gets exactly one token in every pass of its rank, everything about it follows from the number of
+passes: its length, its last emission, the pass in which it needs its next block, fills one, and ends. Such requests
+form a prefix of `running`. A pass looks at two calendars of `block_size` entries: requests by block phase
+((length - steps) mod block_size: who needs a block now, who fills one now), and requests by their last step, entered
+at the last block boundary before it. Everybody else is not touched.
+
+Whenever a pass is not of this kind (too little budget, a block that can only be had by preemption) all requests
+leave first and the pass goes request by request; results are the same, as tests hold (`calendar=False`).
+"""
+from libc.stdlib cimport free, malloc, qsort, realloc
+
+from .block_pool cimport POOL_OK
+from .types cimport NONE
+
+from .types import EngineError
+
+cdef enum:
+    MAX_RING = 65536
+
+
+cdef int _by_first(const void* a, const void* b) noexcept nogil:
+    cdef int64_t x = (<const int64_t*>a)[0]
+    cdef int64_t y = (<const int64_t*>b)[0]
+    return (x > y) - (x < y)
+
+
+cdef class CalendarScheduler(BlockScheduler):
+    def __dealloc__(self):
+        free(self.phases)
+        free(self.ends)
+        free(self.leaving)
+
+    cdef int enable_calendar(self) except -1:
+        """Allow steady decoding; needs `block_size` to be set."""
+        cdef int64_t i
+        if self.block_size > MAX_RING:
+            return 0
+        self.ring_size = self.block_size
+        self.phases = <int32_t*>malloc(self.ring_size * sizeof(int32_t))
+        self.ends = <int32_t*>malloc(self.ring_size * sizeof(int32_t))
+        if self.phases is NULL or self.ends is NULL:
+            raise MemoryError("decode calendar")
+        for i in range(self.ring_size):
+            self.phases[i] = self.ends[i] = NONE
+        self.calendar_on = True
+        return 0
+
+    cdef int64_t _phase_of(self, Request* request) noexcept nogil:
+        """(length - steps) mod block_size; constant while steady."""
+        return (request.n_in + request.gen_offset) % self.ring_size if request.n_in + request.gen_offset >= 0 else (
+            self.ring_size - 1 - (-(request.n_in + request.gen_offset) - 1) % self.ring_size)
+
+    # -- a pass -----------------------------------------------------------------------------------
+
+    cdef bint steady_step_fits(self) noexcept nogil:
+        """Whether every steady request can have its token: budget, and blocks without a preemption."""
+        cdef int64_t needed = 0
+        cdef int32_t slot
+        if self.num_steady > self.budget:
+            return False
+        if self.pool.num_free + self.pool.num_inactive >= self.num_steady:
+            return True
+        slot = self.phases[(self.ring_size + 1 - self.steps % self.ring_size) % self.ring_size]
+        while slot != NONE:
+            needed += 1
+            slot = self.requests.slots[slot].phase_next
+        return needed <= self.pool.num_free + self.pool.num_inactive
+
+    cdef int schedule_steady(self) except -1 nogil:
+        """One token of work for every steady request: those at a block boundary take or fill a block."""
+        cdef int64_t now = self.steps % self.ring_size
+        cdef int32_t slot = self.phases[(self.ring_size + 1 - now) % self.ring_size]
+        cdef Request* request
+        cdef int64_t length
+        while slot != NONE:
+            request = &self.requests.slots[slot]
+            if self.pool.acquire(NULL, 0, 1) != POOL_OK:
+                with gil:
+                    raise EngineError("a steady step was started without room for its blocks")
+            self.append_blocks(request, 0, 1)
+            if request.last_step - self.steps < self.ring_size:
+                request.end_next = self.ends[request.last_step % self.ring_size]
+                self.ends[request.last_step % self.ring_size] = slot
+            slot = request.phase_next
+        if self.prefix_caching:
+            slot = self.phases[(self.ring_size - now) % self.ring_size]
+            while slot != NONE:
+                request = &self.requests.slots[slot]
+                length = request.n_in + request.gen_offset + self.steps
+                self.finalise(request, length - 1, length)
+                slot = request.phase_next
+        self.num_scheduled += self.num_steady
+        self.tokens_scheduled += self.num_steady
+        self.budget -= self.num_steady
+        return 0
+
+    cdef int emit_steady(self) except -1 nogil:
+        """The token of this step for every steady request; `leaving` lists those whose last one it was, in order."""
+        cdef int64_t n = self.num_steady
+        cdef int64_t at = self.steps % self.ring_size
+        cdef int32_t slot = self.ends[at]
+        cdef int64_t* keys
+        cdef int32_t* grown
+        cdef int64_t i
+        self.num_leaving = 0
+        while slot != NONE:
+            if self.num_leaving == self.leaving_capacity:
+                # Twice the room of an int64 each: seniority and slot are sorted together below.
+                grown = <int32_t*>realloc(self.leaving, (self.leaving_capacity * 2 + 16) * 4 * sizeof(int32_t))
+                if grown is NULL:
+                    with gil:
+                        raise MemoryError("ending requests")
+                self.leaving = grown
+                self.leaving_capacity = self.leaving_capacity * 2 + 16
+            keys = <int64_t*>self.leaving
+            keys[2 * self.num_leaving] = self.requests.slots[slot].seniority
+            keys[2 * self.num_leaving + 1] = slot
+            self.num_leaving += 1
+            slot = self.requests.slots[slot].end_next
+        if self.num_leaving > 0:
+            keys = <int64_t*>self.leaving
+            qsort(keys, self.num_leaving, 2 * sizeof(int64_t), _by_first)
+            for i in range(self.num_leaving):
+                self.leaving[i] = <int32_t>keys[2 * i + 1]
+        self.ends[at] = NONE
+        self.tokens_emitted += n
+        self.emitters += n
+        self.consecutive_emitters += n
+        self.lengths.total_sq += 2 * self.lengths.total + n
+        self.lengths.total += n
+        self.steps += 1
+        return 0
+
+    # -- joining and leaving ----------------------------------------------------------------------
+
+    cdef int join_steady(self) except -1 nogil:
+        """Take the requests behind the steady prefix in that decoded in this pass and will go on."""
+        cdef Request* request
+        cdef int32_t slot
+        cdef int64_t phase, length, left, boundary
+        if not self.calendar_on or self.num_running > self.max_num_batched_tokens:
+            return 0
+        while self.num_steady < self.num_running:
+            slot = self.running[self.num_steady]
+            request = &self.requests.slots[slot]
+            length = request.n_in + request.gen
+            if (request.emit_pass != self.pass_number or request.gen < 2 or request.computed != length - 1
+                    or request.alloc != length - 1):
+                return 0
+            left = self.remaining(slot)
+            request.steady = 1
+            request.gen_offset = request.gen - self.steps
+            request.last_step = self.steps + left - 1
+            phase = self._phase_of(request)
+            request.phase_prev = NONE
+            request.phase_next = self.phases[phase]
+            if request.phase_next != NONE:
+                self.requests.slots[request.phase_next].phase_prev = slot
+            self.phases[phase] = slot
+            # Whoever meets a block boundary before its end is entered there.
+            boundary = (self.ring_size - (length - 1) % self.ring_size) % self.ring_size
+            request.end_next = NONE
+            if left - 1 < boundary:
+                request.end_next = self.ends[request.last_step % self.ring_size]
+                self.ends[request.last_step % self.ring_size] = slot
+            self.lengths.count += 1
+            self.lengths.total += length
+            self.lengths.total_sq += length * length
+            self.num_steady += 1
+        return 0
+
+    cdef int leave_steady(self, int32_t slot, bint in_step) noexcept nogil:
+        """Write down what is implied and take a request out of the calendars; `running` is the caller's.
+
+        in_step: its work of the pass being executed is scheduled, its token not yet given.
+        """
+        cdef Request* request = &self.requests.slots[slot]
+        cdef int64_t length
+        request.gen = request.gen_offset + self.steps
+        length = request.n_in + request.gen
+        request.computed = request.alloc = length if in_step else length - 1
+        request.scheduled_pass = self.pass_number if in_step else NONE
+        request.work_total = 1
+        request.work_prompt = 0
+        request.work_prefix = request.n_in
+        request.work_terminal = 0
+        request.emit_tokens = 1
+        request.emit_consecutive = request.emit_decode = 1
+        if in_step:
+            request.emit_pass = self.pass_number - 1
+            request.emit_ms, request.emit_before_ms = self.previous_end_ms, self.before_previous_end_ms
+        else:
+            request.emit_pass = self.pass_number
+            request.emit_ms = self.pass_end_ms if self.executed else self.previous_end_ms
+            request.emit_before_ms = self.previous_end_ms if self.executed else self.before_previous_end_ms
+        if request.phase_prev == NONE:
+            self.phases[self._phase_of(request)] = request.phase_next
+        else:
+            self.requests.slots[request.phase_prev].phase_next = request.phase_next
+        if request.phase_next != NONE:
+            self.requests.slots[request.phase_next].phase_prev = request.phase_prev
+        self._unlink_end(slot)
+        request.steady = 0
+        self.lengths.count -= 1
+        self.lengths.total -= length
+        self.lengths.total_sq -= length * length
+        self.num_steady -= 1
+        return 0
+
+    cdef void _unlink_end(self, int32_t slot) noexcept nogil:
+        """Take a request out of the calendar of ends, if it is in it."""
+        cdef int64_t at = self.requests.slots[slot].last_step % self.ring_size
+        cdef int32_t other = self.ends[at]
+        if other == slot:
+            self.ends[at] = self.requests.slots[slot].end_next
+            return
+        while other != NONE:
+            if self.requests.slots[other].end_next == slot:
+                self.requests.slots[other].end_next = self.requests.slots[slot].end_next
+                return
+            other = self.requests.slots[other].end_next
+
+    cdef int detach(self, int32_t slot) except -1 nogil:
+        """A steady request leaves the prefix by name: so must those behind it."""
+        if self.requests.slots[slot].steady:
+            self.detach_all()
+        return 0
+
+    cdef int detach_all(self) except -1 nogil:
+        cdef int64_t i
+        cdef int64_t n = self.num_steady
+        for i in range(n):
+            self.leave_steady(self.running[i], False)
+        return 0

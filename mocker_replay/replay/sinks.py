@@ -1,0 +1,213 @@
+"""Where a run's events and figures go: event log, records, summary, telemetry.
+
+Decides which optional records the engine has to make. Never looks at an engine. Nothing is renamed into place before
+everything could be written.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+import orjson
+
+from mocker_replay._core.collector import Collector
+from mocker_replay._core.event_buffer import EventBuffer
+from mocker_replay._core.fleet import Fleet
+from mocker_replay.config import EngineConfig, ReplayOptions
+from mocker_replay.identity import deterministic_output_tokens
+from mocker_replay.log.writer import EventLogWriter
+from mocker_replay.outputs import Output, open_output
+from mocker_replay.replay.result import ReplayResult
+from mocker_replay.report.telemetry import TelemetrySampler
+from mocker_replay.trace import TraceFacts
+
+_RECORDS_PER_WRITE = 512
+# Output token ids in the hashes of generated blocks come from this seed and the request's name.
+_TOKEN_SEED = 0
+
+Target = str | os.PathLike[str] | None
+
+
+class Sinks:
+    """All outputs of one run; entered before it starts, left when it is over."""
+
+    def __init__(
+        self,
+        engine: EngineConfig,
+        options: ReplayOptions,
+        facts: TraceFacts,
+        *,
+        events: Target,
+        event_level: str,
+        requests: Target,
+        summary: Target,
+        telemetry: Target | bool,
+    ) -> None:
+        self._engine = engine
+        self._options = options
+        self._facts = facts
+        self._targets = {"events": events, "requests": requests, "summary": summary}
+        if not isinstance(telemetry, bool):
+            self._targets["telemetry"] = telemetry
+        self._level = event_level
+        self._samples = telemetry is not None and telemetry is not False
+        self._stack = ExitStack()
+        self._outputs: dict[str, Output] = {}
+        self._log: EventLogWriter | None = None
+        self._names: dict[int, str] = {}
+        self._tokens: tuple[int, list[int]] = (-1, [])
+        self._sampler: TelemetrySampler | None = None
+        self._taken: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Sinks:
+        with ExitStack() as stack:
+            for name, target in self._targets.items():
+                if target is not None and name != "events":
+                    self._outputs[name] = stack.enter_context(open_output(target))
+            if self._targets["events"] is not None:
+                self._log = EventLogWriter(
+                    self._targets["events"],
+                    self._level,
+                    header=self._header(),
+                    num_workers=self._options.num_workers,
+                    dp_size=self._engine.dp_size,
+                )
+                stack.push(self._close_log)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return self._stack.__exit__(kind, value, traceback)
+
+    def _close_log(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """A log that `finish` did not close belongs to a run that failed: nothing of it may look whole."""
+        if self._log is not None:
+            self._log.abort()
+            self._log = None
+
+    def _header(self) -> dict[str, Any]:
+        """What stands in the first line of the log besides its schema."""
+        return {
+            "clock": "virtual",
+            "trace": {
+                "format": self._facts.format,
+                "rows": self._facts.num_rows,
+                "digest": self._facts.digest,
+                "timestamp_unit": self._facts.timestamp_unit,
+                "trace_block_size": self._facts.trace_block_size,
+            },
+            "config": self._engine.to_mapping(),
+            "options": self._options.to_mapping(),
+        }
+
+    # -- during the run -----------------------------------------------------------------------------
+
+    @property
+    def wants(self) -> int:
+        """Optional records somebody reads (Want bits)."""
+        return 0 if self._log is None else self._log.wants
+
+    @property
+    def wants_kv(self) -> bool:
+        """Whether cache events are read, so that hashes must be computed."""
+        return self._log is not None and self._level == "kv"
+
+    @property
+    def wants_samples(self) -> bool:
+        """Whether telemetry is sampled."""
+        return self._samples
+
+    def start(self, collector: Collector, fleet: Fleet) -> None:
+        """The run begins: the first sample is due at 0."""
+        if self._samples:
+            self._sampler = TelemetrySampler(
+                collector,
+                num_gpu_blocks=self._engine.num_gpu_blocks,
+                interval_ms=self._options.telemetry_sample_interval_ms,
+                emit=self._take_sample,
+            )
+            fleet.set_sample(0.0)
+
+    def _take_sample(self, sample: dict[str, Any]) -> None:
+        self._taken.append(sample)
+        if "telemetry" in self._outputs:
+            self._outputs["telemetry"].write(orjson.dumps(sample, option=orjson.OPT_APPEND_NEWLINE))
+
+    def add_names(self, first_row: int, names: list[str | None]) -> None:
+        """Names of rows, before any of their events."""
+        for row, name in enumerate(names, first_row):
+            if name is not None:
+                self._names[row] = name
+        if self._log is not None:
+            self._log.add_names(first_row, names)
+
+    def consume(self, events: EventBuffer) -> None:
+        """Write what happened."""
+        if self._log is not None:
+            self._log.consume(events)
+
+    def sample(self, fleet: Fleet) -> None:
+        """Take the telemetry sample that is due now; the collector has seen everything of this instant."""
+        assert self._sampler is not None, "a sample is due only where telemetry was asked for"
+        if self._taken:
+            self._sampler.take_periodic()
+        else:
+            self._sampler.take_baseline()
+        fleet.set_sample(self._sampler.next_ms)
+
+    def final_sample(self, end_ms: float) -> None:
+        """Take the last sample, if there is anything new to tell."""
+        if self._sampler is not None:
+            self._sampler.finish(end_ms)
+
+    def block_tokens(self, row: int, first: int, stop: int) -> bytes:
+        """Generated tokens first..stop of a request as little-endian 32-bit words."""
+        if self._tokens[0] != row or len(self._tokens[1]) < stop:
+            name = self._names.get(row, f"r{row}")
+            self._tokens = (row, deterministic_output_tokens(_TOKEN_SEED, name, max(stop, 2 * first)))
+        return b"".join(token.to_bytes(4, "little") for token in self._tokens[1][first:stop])
+
+    # -- the end ------------------------------------------------------------------------------------
+
+    def request_ids(self) -> list[str | None] | None:
+        """Names by row, None when no row has one."""
+        if not self._names:
+            return None
+        return [self._names.get(row) for row in range(self._facts.num_rows)]
+
+    def telemetry_result(self) -> dict[str, Any] | None:
+        """All samples, as the reference returns them."""
+        if not self._samples:
+            return None
+        return {"sample_interval_ms": self._options.telemetry_sample_interval_ms, "samples": self._taken}
+
+    def finish(self, result: ReplayResult, *, stopped: bool) -> None:
+        """Write records and summary, and close the log; `stopped`: the engine could not go on."""
+        if self._log is not None:
+            self._log.close(cut=result.facts.cut, interrupted=result.facts.interrupted, stopped=stopped)
+            self._log = None
+        if "requests" in self._outputs:
+            for chunk in _chunks(result):
+                self._outputs["requests"].write(chunk)
+        if "summary" in self._outputs:
+            option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+            self._outputs["summary"].write(orjson.dumps(result.summary, option=option))
+
+
+def _chunks(result: ReplayResult) -> Iterator[bytes]:
+    """Records as JSON lines, some at a time."""
+    lines: list[bytes] = []
+    for record in result.records():
+        lines.append(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+        if len(lines) == _RECORDS_PER_WRITE:
+            yield b"".join(lines)
+            lines.clear()
+    yield b"".join(lines)

@@ -1,0 +1,146 @@
+"""Telemetry samples: what a fleet's metrics endpoint would have shown at regular times.
+
+Decides the content of a sample and which samples a run has. Never decides when an instant is over: its caller takes a
+sample once everything at that instant has been consumed by the collector.
+
+A run has one `baseline` at time 0 (gauges only: its counters are zero and nothing is consumed), a `periodic` sample at
+every multiple of the interval while work remains, and a `final` one at the end unless nothing happened since the last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+from mocker_replay._core.collector import Collector
+from mocker_replay.errors import ConfigError
+
+Sample = dict[str, Any]
+_NOTHING: Final[dict[str, Any]] = dict.fromkeys(
+    (
+        "arrivals",
+        "completions",
+        "input_tokens",
+        "output_tokens",
+        "ttft_count",
+        "mean_gap_count",
+        "decode_tokens",
+        "decode_forwards",
+        "preemptions",
+        "ttft_sum_ms",
+        "mean_gap_sum_ms",
+    ),
+    0,
+)
+
+
+class TelemetrySampler:
+    """Takes samples out of a collector's gauges and interval counters and hands them to `emit`, in order."""
+
+    def __init__(
+        self, collector: Collector, *, num_gpu_blocks: int, interval_ms: float, emit: Callable[[Sample], None]
+    ) -> None:
+        if not (math.isfinite(interval_ms) and interval_ms > 0.0):
+            raise ConfigError(f"telemetry_sample_interval_ms must be finite and positive, got {interval_ms}")
+        self.interval_ms = interval_ms
+        self._collector = collector
+        self._num_gpu_blocks = num_gpu_blocks  # of one rank
+        self._emit = emit
+        self._ordinal = 0
+        self._num_periodic = 0
+        self._sampled_at_ms = 0.0
+
+    @property
+    def next_ms(self) -> float:
+        """Time of the next periodic sample [ms]."""
+        return (self._num_periodic + 1) * self.interval_ms
+
+    def take_baseline(self) -> None:
+        """The sample at time 0, before anything is counted."""
+        assert self._ordinal == 0, "the baseline comes first and once"
+        self._put("baseline", 0.0, _NOTHING)
+
+    def take_periodic(self) -> None:
+        """The sample at `next_ms`."""
+        at_ms = self.next_ms
+        self._num_periodic += 1
+        self._put("periodic", at_ms, self._collector.take_interval())
+
+    def finish(self, end_ms: float) -> None:
+        """The last sample, at the last processed event, if there is anything new to tell."""
+        assert end_ms >= self._sampled_at_ms, "a run ends after its last sample"
+        counters = self._collector.take_interval()
+        if end_ms > self._sampled_at_ms or any(counters.values()):
+            self._put("final", end_ms, counters)
+
+    def _put(self, kind: str, at_ms: float, counters: dict[str, Any]) -> None:
+        workers = list(range(self._collector.num_workers))
+        self._emit(
+            {
+                "sample_ordinal": self._ordinal,
+                "kind": kind,
+                "interval_start_ms": self._sampled_at_ms,
+                "sampled_at_ms": at_ms,
+                "traffic": _traffic(counters, (at_ms - self._sampled_at_ms) / 1000.0),
+                "prefill_scheduler_metrics": [],
+                "decode_scheduler_metrics": self._gauges(),
+                "prefill_interval_metrics": _interval_metrics(0),
+                "decode_interval_metrics": _interval_metrics(counters["preemptions"]),
+                "router_pending_prefill_requests": 0,
+                "router_pending_decode_requests": 0,
+                "active_prefill_ids": [],
+                "active_decode_ids": workers,
+                "starting_prefill_ids": [],
+                "starting_decode_ids": [],
+                "draining_prefill_ids": [],
+                "draining_decode_ids": [],
+            }
+        )
+        self._ordinal += 1
+        self._sampled_at_ms = at_ms
+
+    def _gauges(self) -> list[dict[str, Any]]:
+        dp_size, total = self._collector.dp_size, self._num_gpu_blocks
+        return [
+            {
+                "worker_id": scheduler // dp_size,
+                "dp_rank": scheduler % dp_size,
+                "active_blocks": active,
+                "inactive_blocks": inactive,
+                "total_blocks": total,
+                "active_cache_usage": active / total,
+                "physical_cache_usage": (active + inactive) / total,
+                "running_requests": running,
+                "waiting_requests": waiting,
+            }
+            for scheduler, (active, inactive, running, waiting) in enumerate(self._collector.gauges().tolist())
+        ]
+
+
+def _traffic(counters: dict[str, Any], duration_s: float) -> dict[str, Any]:
+    completions, forwards = counters["completions"], counters["decode_forwards"]
+    return {
+        "duration_s": duration_s,
+        "arriving_requests": counters["arrivals"],
+        "completed_requests": completions,
+        "avg_isl": _mean(counters["input_tokens"], completions),
+        "avg_osl": _mean(counters["output_tokens"], completions),
+        "avg_ttft_ms": _mean(counters["ttft_sum_ms"], counters["ttft_count"]),
+        "avg_itl_ms": _mean(counters["mean_gap_sum_ms"], counters["mean_gap_count"]),
+        "ttft_count": counters["ttft_count"],
+        "itl_count": counters["mean_gap_count"],
+        "avg_router_kv_hit_rate": 0.0,  # round robin looks at no cache
+        "router_kv_hit_rate_count": 0,
+        "avg_accept_length": counters["decode_tokens"] / forwards if forwards else None,
+        "accept_length_forward_count": forwards,
+    }
+
+
+def _interval_metrics(preemptions: int) -> dict[str, int]:
+    """Counters of the schedulers; vLLM reports cache hits per request, not here."""
+    return {"cache_hit_tokens": 0, "cache_total_tokens": 0, "preemptions": preemptions}
+
+
+def _mean(total: float, count: int) -> float:
+    return total / count if count else 0.0
