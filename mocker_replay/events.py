@@ -107,6 +107,7 @@ class RunEnd(enum.StrEnum):
     COMPLETE = "complete"
     TIME_LIMIT = "time_limit"
     INTERRUPTED = "interrupted"
+    STOPPED = "stopped"  # the engine could not go on
 
 
 class LogEvent(enum.StrEnum):

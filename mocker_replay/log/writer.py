@@ -87,19 +87,26 @@ class EventLogWriter:
             self._digest.update(lines)
             self._write(lines)
 
-    def close(self, *, cut: bool = False, interrupted: bool = False) -> dict[str, Any]:
+    def close(self, *, cut: bool = False, interrupted: bool = False, stopped: bool = False) -> dict[str, Any]:
         """Write the footer and make the log whole.
 
         Args:
             cut: the run ended at its time limit, with requests that are not terminal or rows that never arrived.
             interrupted: the user ended it.
+            stopped: the engine could not go on.
 
         Returns:
             The footer.
         """
         if not self._open:
             raise ValueError("the event log is closed already")
-        end = RunEnd.INTERRUPTED if interrupted else RunEnd.TIME_LIMIT if cut else RunEnd.COMPLETE
+        end = RunEnd.COMPLETE
+        if stopped:
+            end = RunEnd.STOPPED
+        elif interrupted:
+            end = RunEnd.INTERRUPTED
+        elif cut:
+            end = RunEnd.TIME_LIMIT
         counts = self._encoder.counts()
         footer = {"event": LogEvent.FOOTER, **counts, "end": end, "digest": self._digest.hexdigest()}
         self._write(orjson.dumps(footer) + b"\n")

@@ -157,7 +157,7 @@ class _Run:
             warnings=facts.warnings,
             exit_code=_exit_code(columns["status"], interrupted=interrupt.raised),
         )
-        self._sinks.finish(result)
+        self._sinks.finish(result, stopped=failure is not None)
         if failure is not None:
             raise InvariantError(f"the run stopped at {self.fleet.last_event_ms} ms: {failure}") from failure
         return result

@@ -189,10 +189,10 @@ class Sinks:
             return None
         return {"sample_interval_ms": self._options.telemetry_sample_interval_ms, "samples": self._taken}
 
-    def finish(self, result: ReplayResult) -> None:
-        """Write records, summary and telemetry, and close the log."""
+    def finish(self, result: ReplayResult, *, stopped: bool) -> None:
+        """Write records and summary, and close the log; `stopped`: the engine could not go on."""
         if self._log is not None:
-            self._log.close(cut=result.facts.cut)
+            self._log.close(cut=result.facts.cut, interrupted=result.facts.interrupted, stopped=stopped)
             self._log = None
         if "requests" in self._outputs:
             for chunk in _chunks(result):

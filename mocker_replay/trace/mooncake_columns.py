@@ -7,6 +7,7 @@ hold the two equal.
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import numpy as np
 import orjson
 
 from mocker_replay.trace.base import MAX_TOKENS, Float64s, Int64s, TimestampUnit, Uint64s
+from mocker_replay.trace.decimals import ALIKE_CHARS, read_decimal
 from mocker_replay.trace.faults import FaultList
 from mocker_replay.trace.line_file import LineBlock
 from mocker_replay.trace.mooncake_row import ALIASES, CANONICAL, FIELDS, CheckedRow, MooncakeRules, Row, read_row
@@ -67,6 +69,8 @@ def _accept(block: LineBlock, rules: MooncakeRules, is_checked: bool) -> Columns
         return None
     lines = np.arange(block.first_line, block.first_line + len(rows), dtype=np.int64)
     try:
+        for name in _DECIMALS & spelling.keys():
+            _reread_decimals(rows, block.lines, spelling[name])
         return _assemble(rows, lines, spelling, names - CANONICAL.keys(), rules)
     except (_Irregular, TypeError, OverflowError):  # the last two: what an array of integers refuses
         return None
@@ -110,6 +114,23 @@ def _is_plain(lines: list[bytes], rows: list[Row], names: set[str]) -> bool:
     return b"\\" not in text and all(
         text.count(b'"%b"' % name.encode()) == sum(name in row for row in rows) for name in names & CANONICAL.keys()
     )
+
+
+_DECIMALS: Final = frozenset(("timestamp", "delay"))
+
+
+def _reread_decimals(rows: list[Row], lines: list[bytes], key: str) -> None:
+    """Replace floats of many digits by what the peer reads (decimals.py); the parser has rounded them correctly."""
+    if float not in {type(row.get(key)) for row in rows}:
+        return
+    pattern = re.compile(rb'"%b"\s*:\s*([^\s,}]+)' % key.encode())
+    for row, line in zip(rows, lines, strict=True):
+        if type(row.get(key)) is float:
+            found = pattern.findall(line)
+            if len(found) != 1:  # the name stands in an inner object or in a string as well
+                raise _Irregular
+            if len(found[0]) > ALIKE_CHARS or b"e" in found[0] or b"E" in found[0]:
+                row[key] = read_decimal(found[0].decode())
 
 
 def _assemble(

@@ -17,6 +17,7 @@ from typing import Any, Final
 import orjson
 
 from mocker_replay.trace.base import MAX_TOKENS, MissingHashIds, MissingTimestamps, SurplusHashIds, TimestampUnit
+from mocker_replay.trace.decimals import read_decimal
 from mocker_replay.trace.faults import FaultList
 
 ALIASES: Final[dict[str, str]] = {
@@ -85,8 +86,8 @@ def read_row(text: bytes, line: int, rules: MooncakeRules, faults: FaultList) ->
         faults.add(line, "", "must be one JSON object", text[:200])
         return None
     # As many colons as keys: no key stands twice, and the fast parser has told everything. Not so with
-    # "-0", which counts as no integer, and with integers beyond 64 bits, which it turns into floats.
-    if text.count(b":") == len(parsed) and b"-0" not in text:
+    # "-0", which counts as no integer, and with floats, which may have been wide integers or read by other rules.
+    if text.count(b":") == len(parsed) and b"-0" not in text and float not in map(type, parsed.values()):
         trial = FaultList("")
         checked = _checked(parsed.items(), line, rules, trial)
         if not trial:
@@ -178,7 +179,7 @@ def _exact_int(text: str) -> int | float | _Unreadable:
 
 
 def _exact_float(text: str) -> float | _Unreadable:
-    value = float(text)
+    value = read_decimal(text)
     return value if math.isfinite(value) else _Unreadable(text)
 
 
@@ -201,7 +202,7 @@ def _checked(pairs: Iterable[tuple[str, Any]], line: int, rules: MooncakeRules, 
             if not _is_legal(name, key, value, line, faults):
                 faulty.add(name)
             elif name != "policy_class":
-                row[name] = float(value) if name in _NUMBERS else value
+                row[name] = read_decimal(str(value)) if name in _NUMBERS and type(value) is int else value
     _check_lengths(row, spelling, faulty, line, rules, faults)
     if faulty:
         _make_harmless(row, faulty, rules)

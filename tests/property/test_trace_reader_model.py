@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ legal_rows = st.fixed_dictionaries(
         "hash_ids": st.lists(st.integers(0, 2**64 - 1), min_size=10, max_size=12),
     },
     optional={
-        "session_id": names,
+        "session_id": st.one_of(st.just("a"), names),
         "delay": st.floats(0, 1e6),
         "request_id": names,
         "priority": st.integers(-(2**31), 2**31 - 1),
@@ -55,9 +56,22 @@ def traces(draw: st.DrawFn) -> tuple[list[dict[str, Any]], str]:
             known |= set() if name is None else {name}
         elif draw(st.booleans()):
             row["timestamp"] = timestamp
-    lines = [as_json(row, draw(st.booleans()), draw(st.booleans())) for row in rows]
-    blanks = [draw(st.sampled_from(["\n", "\r\n", "\n\n", "\n \t\n"])) for _ in lines]
+    if draw(st.integers(0, 3)) == 0:
+        lines = [as_json(row, draw(st.booleans()), draw(st.booleans())) for row in rows]
+        blanks = [draw(st.sampled_from(["\n", "\r\n", "\n\n", "\n \t\n"])) for _ in lines]
+    else:  # uniform files are what the fast reading accepts
+        use_alias, spaced, blank = draw(st.booleans()), draw(st.booleans()), draw(st.sampled_from(["\n", "\r\n"]))
+        lines = [as_json(row, use_alias, spaced) for row in rows]
+        blanks = [blank] * len(lines)
     return rows, "".join(line + blank for line, blank in zip(lines, blanks, strict=True))
+
+
+def peer_float(value: float) -> float:
+    """All digits as one integer, rounded, then scaled by a power of ten: two roundings."""
+    sign, digits, exponent = Decimal(repr(value)).as_tuple()
+    significand = float(int("".join(map(str, digits))))
+    scaled = significand / float(f"1e{-exponent}") if exponent < 0 else significand * float(f"1e{exponent}")
+    return -scaled if sign else scaled
 
 
 def model(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
@@ -66,15 +80,16 @@ def model(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
     sessions: dict[str, dict[str, Any]] = {}
     for number, row in enumerate(rows):
         columns["ids"].append(row["hash_ids"][: math.ceil(row["input_length"] / SIZE)])
-        columns["time"].append(float(row.get("timestamp", math.nan)))
+        time = peer_float(row["timestamp"]) if "timestamp" in row else None
+        columns["time"].append(math.nan if time is None else time)
         key = row.get("session_id", f"row {number}")
         session = sessions.setdefault(key, {"ordinal": len(sessions), "turns": 0, "last": None})
         delay = 0.0
         if session["turns"] and "delay" in row:
-            delay = row["delay"]
-        elif session["turns"] and "timestamp" in row:
-            delay = float(row["timestamp"]) - session["last"]
-        session["last"] = float(row["timestamp"]) if "timestamp" in row else session["last"]
+            delay = peer_float(row["delay"])
+        elif session["turns"] and time is not None:
+            delay = time - session["last"]
+        session["last"] = session["last"] if time is None else time
         columns["session"].append(session["ordinal"])
         columns["turn"].append(session["turns"])
         columns["delay"].append(delay)
@@ -127,7 +142,7 @@ def test_the_fast_reading_accepts_nothing_that_the_exact_one_refuses(
     lines = text.split("\n")
     for _ in range(data.draw(st.integers(0, 2))):
         at = data.draw(st.integers(0, len(lines) - 1))
-        kind = data.draw(st.sampled_from(["cut", "value", "insert", "double"]))
+        kind = data.draw(st.sampled_from(["value", "double", "element", "cut", "insert"]))
         lines[at] = damaged(lines[at], kind, data)
     path.write_bytes("\n".join(lines).encode("utf-8", "surrogateescape"))
     fast = outcome(path)
@@ -150,8 +165,10 @@ def damaged(line: str, kind: str, data: st.DataObject) -> str:
         row = json.loads(line)
     except ValueError:
         return line
+    if kind == "element":
+        return json.dumps(row | {"hash_ids": [data.draw(broken_values), *range(9)]})
     name = data.draw(st.sampled_from(sorted(row)))
-    value = json.dumps(data.draw(broken_values))
+    value = json.dumps(data.draw(st.one_of(st.just(row[name]), broken_values)))
     if kind == "double":
         return line.rstrip()[:-1] + f', "{name}": {value}}}'
     return json.dumps({k: v for k, v in row.items() if k != name})[:-1] + f', "{name}": {value}}}'

@@ -1,0 +1,71 @@
+"""Shrinks a failing case: fewer rows, fewer settings, as long as it still fails."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import Any
+
+from tests.parity.cases import Case
+
+Fails = Callable[[Case], bool]
+
+
+def _with_rows(case: Case, rows: list[dict[str, Any]]) -> Case:
+    return dataclasses.replace(case, trace_text="".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _drop_rows(case: Case, fails: Fails) -> Case:
+    chunk = max(1, len(case.rows) // 2)
+    while chunk:
+        start = 0
+        while start < len(case.rows):
+            rows = case.rows
+            fewer = rows[:start] + rows[start + chunk :]
+            smaller = _with_rows(case, fewer)
+            if fewer and fails(smaller):
+                case = smaller
+            else:
+                start += chunk
+        chunk //= 2
+    return case
+
+
+def _drop_settings(case: Case, fails: Fails) -> Case:
+    for key in list(case.args):
+        if key != "trace_block_size":
+            smaller = dataclasses.replace(case, args={k: v for k, v in case.args.items() if k != key})
+            case = smaller if fails(smaller) else case
+    for key in list(case.config["engine"]):
+        if key not in ("block_size", "num_gpu_blocks", "timing_model"):
+            engine = {k: v for k, v in case.config["engine"].items() if k != key}
+            smaller = dataclasses.replace(case, config={**case.config, "engine": engine})
+            case = smaller if fails(smaller) else case
+    if "dp_size" in case.config:
+        smaller = dataclasses.replace(case, config={"engine": case.config["engine"]})
+        case = smaller if fails(smaller) else case
+    return case
+
+
+def minimise(case: Case, fails: Fails) -> Case:
+    """A smaller case that still fails; `fails` must be true of `case`."""
+    size = -1
+    while size != len(case.trace_text) + len(json.dumps(case.args)) + len(json.dumps(case.config)):
+        size = len(case.trace_text) + len(json.dumps(case.args)) + len(json.dumps(case.config))
+        case = _drop_settings(_drop_rows(case, fails), fails)
+    return case
+
+
+def as_json(case: Case, differences: list[str]) -> str:
+    """A reproducer, in the shape of the replay case files with what differs in place of the expectation."""
+    data = {
+        "name": case.name,
+        "format": case.format,
+        "args": case.args,
+        "config": case.config,
+        "npz_arrays": case.npz_arrays,
+        "trace": case.rows,
+        "differences": differences,
+    }
+    return json.dumps(data, indent=1) + "\n"

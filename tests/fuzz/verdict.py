@@ -1,0 +1,89 @@
+"""Judges one case: what the subject said against what the wheel said."""
+
+from __future__ import annotations
+
+import enum
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.fuzz.wheel import Wheel, WheelTimeout
+from tests.parity import compare
+from tests.parity.cases import Case
+from tests.parity.runners import Outcome
+
+# Wall-clock figures of the wheel; everything else in its summary must be met.
+WALL_CLOCK = ("wall_time_ms", "processed_tokens_per_s", "processed_output_tokens_per_s")
+STUCK = "effect-free zero-duration pass"
+TICK_MS = 7.0
+
+Runner = Callable[[Case, Path], Outcome]
+
+
+class Kind(enum.Enum):
+    """How the wheel answered."""
+
+    COMPARED = "compared"
+    STUCK = "stuck"  # the wheel gave up: a request can never progress
+    ENDLESS = "endless"  # the wheel did not end: a burst that can never be held
+    INVALID = "invalid"  # the wheel refused the input
+
+
+@dataclass
+class Verdict:
+    kind: Kind
+    differences: list[str] = field(default_factory=list)
+
+
+def judge(case: Case, runner: Runner, wheel: Wheel, with_passes: bool = False) -> Verdict:
+    """Run both and compare."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        trace, config = case.write_trace(folder), case.config_with_files(folder)
+        try:
+            theirs = wheel.run(trace, config, case.args, None)
+        except WheelTimeout:
+            theirs = None
+        message = theirs["error"]["message"] if theirs and "error" in theirs else ""
+        if message and STUCK not in message:
+            return Verdict(Kind.INVALID, [f"the wheel refuses: {message}"])
+        try:
+            ours = runner(case, folder)
+        except Exception as error:  # a crash of the subject is a difference, to be shrunk like any other
+            return Verdict(Kind.COMPARED, [f"raised {type(error).__name__}: {error}"])
+        failed = any(r.get("terminal_status") == "failed" for r in ours.records)
+        if theirs is None:
+            return Verdict(Kind.ENDLESS, [] if failed else ["the wheel never ends, and nothing failed here"])
+        if message:
+            return Verdict(Kind.STUCK, [] if failed else [f"nothing failed here, but the wheel says: {message}"])
+        if failed and "max_sim_time_ms" in case.args:
+            return Verdict(Kind.STUCK)  # a limit hides from the wheel that a request stands still
+        differences = ["a request failed here, but the wheel ran through"] if failed else []
+        differences += _compare(theirs, ours)
+        # How a planner sees passes of no length under attention DP is not specified: left out.
+        if with_passes and all(record["wall_time"] > 0.0 for record in ours.passes):
+            passes = wheel.run(trace, config, _without_telemetry(case), TICK_MS)["passes"]
+            newest = ours.newest_passes(TICK_MS, case.args.get("max_sim_time_ms"))
+            differences += compare.compare_passes(_busy(passes), _busy(newest))
+        return Verdict(Kind.COMPARED, differences)
+
+
+def _busy(passes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Without the empty records of no length that the wheel repeats for a worker idle for a second."""
+    where = ("at_ms", "worker_id", "dp_rank")
+    return [record for record in passes if any(v for k, v in record.items() if k not in where)]
+
+
+def _without_telemetry(case: Case) -> dict[str, object]:
+    return {k: v for k, v in case.args.items() if k != "telemetry_sample_interval_ms"}
+
+
+def _compare(theirs: dict[str, object], ours: Outcome) -> list[str]:
+    found = compare.compare_records(theirs["per_request"], ours.records)  # type: ignore[arg-type]
+    summary = {k: v for k, v in theirs["summary"].items() if k not in WALL_CLOCK}  # type: ignore[attr-defined]
+    found += compare.compare_summary(summary, ours.summary)
+    if theirs["telemetry"] is not None:
+        found += compare.compare_telemetry(theirs["telemetry"], ours.telemetry)  # type: ignore[arg-type]
+    return found

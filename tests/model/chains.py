@@ -1,0 +1,44 @@
+"""Prefix chains: which engine blocks are the same block.
+
+A full block is told apart by everything from the start of the prompt to its end. The chain is a pair
+(identity before it, its tokens) and is interned, so that equal chains are equal small numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class Chains:
+    """Hands out identities; the same chain always gets the same one."""
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self._of_chain: dict[tuple[int | None, tuple[int, ...]], int] = {}
+        self._next = 0
+
+    def fresh(self) -> int:
+        """An identity no prompt can ever match."""
+        self._next += 1
+        return self._next
+
+    def of_prompt(self, tokens: Sequence[int]) -> list[int | None]:
+        """One entry a block of the prompt: identities of the full ones, None for a partial tail."""
+        identities: list[int | None] = []
+        before: int | None = None
+        for start in range(0, len(tokens), self.block_size):
+            block = tuple(tokens[start : start + self.block_size])
+            if len(block) < self.block_size:
+                identities.append(None)
+                break
+            chain = (before, block)
+            if chain not in self._of_chain:
+                self._of_chain[chain] = self.fresh()
+            before = self._of_chain[chain]
+            identities.append(before)
+        return identities
+
+
+def prompt_tokens(hash_ids: Sequence[int], trace_block_size: int, input_tokens: int) -> list[int]:
+    """Token p of a prompt stands for the hash id of its trace block."""
+    return [hash_ids[position // trace_block_size] for position in range(input_tokens)]

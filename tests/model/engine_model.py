@@ -1,0 +1,250 @@
+"""Offline replay of a trace through model workers in virtual time.
+
+`run_model` is the entry: rows, configuration and run options in; figures per request, forward-pass records
+and telemetry out. `trace_passes` keeps a readable list of every pass with the work in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.model.chains import prompt_tokens
+from tests.model.config import ModelConfig
+from tests.model.scheduler import PassResult
+from tests.model.telemetry import Telemetry
+from tests.model.timing import TimingModel
+from tests.model.worker import Worker
+from tests.model.workload import Turn, Workload, read_turns
+
+
+@dataclass
+class Figures:
+    """What became of one row."""
+
+    turn: Turn
+    arrival_ms: float | None = None
+    worker: int | None = None
+    rank: int | None = None
+    overlap_tokens: int = 0
+    admissions: list[tuple[float, int]] = field(default_factory=list)
+    token_ms: list[float] = field(default_factory=list)
+    status: str | None = None
+    reason: str | None = None
+    terminal_ms: float | None = None
+
+    @property
+    def first_ms(self) -> float | None:
+        return self.token_ms[0] if self.token_ms else None
+
+    @property
+    def last_ms(self) -> float | None:
+        return self.token_ms[-1] if self.token_ms else None
+
+
+@dataclass
+class ModelRun:
+    """Result of a run."""
+
+    config: ModelConfig
+    num_workers: int
+    figures: list[Figures]  # one a row
+    records: list[dict[str, Any]]  # forward-pass records with at_ms, in order of delivery
+    telemetry: dict[str, Any] | None
+    passes: list[dict[str, Any]]
+    end_ms: float
+    worker_seconds: float
+    cut: bool
+    sessions_reported: bool
+
+    def per_request(self) -> dict[str, list[Any]]:
+        """Columns in row order, named as in the case files; rows that never arrived hold None."""
+        from tests.model.report import per_request_columns
+
+        return per_request_columns(self.figures)
+
+
+class ReplayModel:
+    """The event loop: pass ends, arrivals, a telemetry sample, pass starts, until an instant is quiet."""
+
+    def __init__(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        config: ModelConfig,
+        *,
+        trace_block_size: int,
+        num_workers: int,
+        arrival_speedup_ratio: float,
+        replay_concurrency: int | None,
+        max_sim_time_ms: float | None,
+        telemetry_sample_interval_ms: float | None,
+        trace_passes: bool,
+    ) -> None:
+        sessions = read_turns(rows, trace_block_size)
+        self.config, self.trace_block_size = config, trace_block_size
+        self.workload = Workload(sessions, arrival_speedup_ratio, replay_concurrency)
+        self.workers = [Worker(config, index) for index in range(num_workers)]
+        self.figures = [Figures(turn) for turn in sorted((t for s in sessions for t in s), key=lambda t: t.row)]
+        self.limit_ms = math.inf if max_sim_time_ms is None else max_sim_time_ms
+        self.telemetry = Telemetry(telemetry_sample_interval_ms) if telemetry_sample_interval_ms else None
+        self.trace_passes = trace_passes
+        self.passes: list[dict[str, Any]] = []
+        self.records: list[dict[str, Any]] = []
+        self.next_worker = 0
+        self.now_ms = 0.0
+        self.worker_seconds = 0.0
+
+    def run(self) -> ModelRun:
+        while True:
+            self._instant()
+            later = self._next_event_ms()
+            if later is None or later > self.limit_ms:
+                break
+            self._sample_until(later)
+            self._move_clock(later)
+        if self.telemetry is not None:
+            self.telemetry.final(self.now_ms, self.workers)
+        return ModelRun(
+            self.config,
+            len(self.workers),
+            self.figures,
+            self.records,
+            self.telemetry.as_dict() if self.telemetry else None,
+            self.passes,
+            self.now_ms,
+            self.worker_seconds,
+            cut=any(f.status is None for f in self.figures),
+            sessions_reported=self.workload.concurrency is not None or any(f.turn.turn for f in self.figures),
+        )
+
+    def _instant(self) -> None:
+        """Everything at `now_ms`: rounds until a round changes nothing; a sample due belongs to the first one."""
+        first_round = changed = True
+        while changed:
+            changed = False
+            for worker in self.workers:
+                if worker.in_pass is not None and worker.in_pass.end_ms == self.now_ms:
+                    self._finish(worker)
+                    changed = True
+            for due_ms, turn in self.workload.pop_due(self.now_ms):
+                self._arrive(due_ms, turn)
+                changed = True
+            for worker in self.workers:
+                while worker.ready:
+                    group = worker.start_pass(self.now_ms)
+                    self._started(worker, group.results)
+                    changed = True
+                    if group.end_ms == self.now_ms:
+                        self._finish(worker)  # before anything it makes due arrives
+            if first_round and self.telemetry is not None:
+                self.telemetry.due(self.now_ms, self.workers)
+            first_round = False
+        if self.telemetry is not None and not self.telemetry.samples:
+            self.telemetry.baseline(self.workers)
+
+    def _next_event_ms(self) -> float | None:
+        times = [worker.in_pass.end_ms for worker in self.workers if worker.in_pass is not None]
+        if self.workload.next_due_ms is not None:
+            times.append(self.workload.next_due_ms)
+        return min(times, default=None)
+
+    def _sample_until(self, later_ms: float) -> None:
+        """Samples whose time lies before the next event."""
+        while self.telemetry is not None and self.telemetry.next_ms < later_ms:
+            self._move_clock(self.telemetry.next_ms)
+            self.telemetry.due(self.now_ms, self.workers)
+
+    def _move_clock(self, to_ms: float) -> None:
+        self.worker_seconds += (len(self.workers) * (to_ms - self.now_ms)) / 1000.0
+        self.now_ms = to_ms
+
+    def _arrive(self, due_ms: float, turn: Turn) -> None:
+        worker = self.workers[self.next_worker]
+        self.next_worker = (self.next_worker + 1) % len(self.workers)
+        rank = worker.take_rank()
+        figures = self.figures[turn.row]
+        figures.arrival_ms, figures.worker, figures.rank = due_ms, worker.index, rank
+        tokens = prompt_tokens(turn.hash_ids, self.trace_block_size, turn.input_tokens)
+        request = worker.ranks[rank].submit(turn.row, tokens, turn.output_tokens)
+        for entry in request.table:
+            if entry.identity not in worker.visible[rank]:
+                break
+            figures.overlap_tokens += self.config.block_size
+        worker.publish(rank)
+        if self.telemetry is not None:
+            self.telemetry.arrived()
+
+    def _started(self, worker: Worker, results: Mapping[int, PassResult]) -> None:
+        for rank, result in results.items():
+            for request, reused in result.admissions:
+                self.figures[request.number].admissions.append((result.start_ms, reused))
+            if self.trace_passes:
+                self.passes.append(_describe(worker, rank, result))
+
+    def _finish(self, worker: Worker) -> None:
+        group, records = worker.finish_pass()
+        self.records += [{"at_ms": group.end_ms, **record} for record in records]
+        for result in group.results.values():
+            if self.telemetry is not None:
+                self.telemetry.decoded(result.forwards, result.forward_tokens)
+            for request, burst in result.tokens:
+                self.figures[request.number].token_ms += [group.end_ms] * burst
+            ends = [(r, "completed", None) for r in result.completed]
+            ends += [(r, "rejected", None) for r in result.rejected]
+            ends += [(r, "failed", reason) for r, reason in result.failed]
+            for request, status, reason in ends:
+                self._end(self.figures[request.number], status, reason, group.end_ms)
+
+    def _end(self, figures: Figures, status: str, reason: str | None, at_ms: float) -> None:
+        figures.status, figures.reason, figures.terminal_ms = status, reason, at_ms
+        self.workload.ended(figures.turn, at_ms)
+        if self.telemetry is not None:
+            self.telemetry.ended(figures)
+
+
+def _describe(worker: Worker, rank: int, result: PassResult) -> dict[str, Any]:
+    return {
+        "worker": worker.index,
+        "rank": rank,
+        "wave": worker.wave - 1,
+        "start_ms": result.start_ms,
+        "end_ms": result.end_ms,
+        "deferred": result.deferred,
+        "admitted": [(r.number, reused) for r, reused in result.admissions],
+        "preempted": [r.number for r in result.preemptions],
+        "work": [(w.request.number, w.prefix, w.prompt, w.total) for w in result.scheduled.values()],
+        "tokens": [(r.number, burst) for r, burst in result.tokens],
+        "completed": [r.number for r in result.completed],
+        "rejected": [r.number for r in result.rejected],
+        "failed": [(r.number, reason) for r, reason in result.failed],
+        "gauges": worker.ranks[rank].gauges(),
+    }
+
+
+def run_model(
+    rows: Sequence[Mapping[str, Any]],
+    config: Mapping[str, Any] | None = None,
+    *,
+    trace_block_size: int = 512,
+    timing: TimingModel | None = None,
+    num_workers: int = 1,
+    arrival_speedup_ratio: float = 1.0,
+    replay_concurrency: int | None = None,
+    max_sim_time_ms: float | None = None,
+    telemetry_sample_interval_ms: float | None = None,
+    trace_passes: bool = False,
+) -> ModelRun:
+    """Replay rows (dicts of a valid Mooncake trace); telemetry is taken when an interval is given."""
+    return ReplayModel(
+        rows,
+        ModelConfig.from_mapping(config, timing),
+        trace_block_size=trace_block_size,
+        num_workers=num_workers,
+        arrival_speedup_ratio=arrival_speedup_ratio,
+        replay_concurrency=replay_concurrency,
+        max_sim_time_ms=max_sim_time_ms,
+        telemetry_sample_interval_ms=telemetry_sample_interval_ms,
+        trace_passes=trace_passes,
+    ).run()

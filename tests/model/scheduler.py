@@ -1,0 +1,411 @@
+"""One rank: queues, block pool, and the scheduling pass.
+
+A pass is computed whole when it starts. `execute` says what it did; the engine around it decides when that
+becomes visible. Time enters only through the two predictions of the timing model.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.model.chains import Chains
+from tests.model.config import ModelConfig
+from tests.model.pool import BlockPool, Identity
+from tests.model.records import forward_pass_record
+from tests.model.request import Request, Status, ceil_div
+from tests.model.sampler import BurstSampler
+from tests.model.timing import scaled_ms
+
+
+class Outcome(enum.Enum):
+    SCHEDULED = "scheduled"
+    BLOCKED = "blocked"
+    PREEMPTED_ITSELF = "itself-preempted"
+
+
+@dataclass(slots=True)
+class Work:
+    """What one pass does for one request."""
+
+    request: Request
+    total: int
+    prompt: int
+    prefix: int
+    terminal: bool
+    n_in: int
+    length: int
+
+
+@dataclass
+class PassResult:
+    """Everything one rank did in one pass."""
+
+    start_ms: float
+    admissions: list[tuple[Request, int]] = field(default_factory=list)  # (request, reused tokens)
+    preemptions: list[Request] = field(default_factory=list)
+    tokens: list[tuple[Request, int]] = field(default_factory=list)  # (request, tokens emitted), in order
+    forwards: int = 0  # requests that emitted without prompt work in this pass
+    forward_tokens: int = 0  # tokens accepted for those
+    completed: list[Request] = field(default_factory=list)
+    rejected: list[Request] = field(default_factory=list)
+    failed: list[tuple[Request, str]] = field(default_factory=list)
+    scheduled: dict[Request, Work] = field(default_factory=dict)
+    record: dict[str, Any] = field(default_factory=dict)
+    stored: list[Identity] = field(default_factory=list)
+    prefill_ms: float = 0.0
+    decode_ms: float = 0.0
+    end_ms: float = 0.0
+    deferred: bool = False
+
+    @property
+    def effect_free(self) -> bool:
+        return not (
+            self.admissions
+            or self.preemptions
+            or self.tokens
+            or self.completed
+            or self.rejected
+            or self.record["num_prefill_requests"]
+            or self.record["num_decode_requests"]
+        )
+
+
+class Rank:
+    """Scheduler and cache of one data-parallel rank."""
+
+    def __init__(self, config: ModelConfig, sampler_seed: int) -> None:
+        self.config = config
+        self.block_size = config.block_size
+        self.pool = BlockPool(config.num_gpu_blocks)
+        self.chains = Chains(config.block_size)
+        self.sampler = BurstSampler(sampler_seed, config.accept_rates)
+        self.running: list[Request] = []
+        self.waiting: list[Request] = []
+        self.capacity_bound = False
+        self.num_preemptions = 0
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.running or self.waiting)
+
+    def submit(self, number: int, tokens: list[int], n_out: int) -> Request:
+        if self.config.enable_prefix_caching:
+            identities = self.chains.of_prompt(tokens)
+        else:
+            identities = [None] * ceil_div(len(tokens), self.block_size)
+        request = Request(number, len(tokens), n_out, identities, self.config.max_model_len)
+        self.waiting.append(request)
+        return request
+
+    def gauges(self) -> dict[str, Any]:
+        total = self.config.num_gpu_blocks
+        active, inactive = self.pool.active, self.pool.inactive
+        return {
+            "active_blocks": active,
+            "inactive_blocks": inactive,
+            "total_blocks": total,
+            "active_cache_usage": active / total,
+            "physical_cache_usage": (active + inactive) / total,
+            "running_requests": len(self.running),
+            "waiting_requests": len(self.waiting),
+            "preemptions": self.num_preemptions,
+        }
+
+    def execute(self, start_ms: float, wave: int) -> PassResult:
+        """One pass at `start_ms`; every change of state happens here."""
+        self.result = PassResult(start_ms)
+        self.budget = self.config.max_num_batched_tokens
+        self.prefill_count = self.prefill_isl = self.prefill_prefix = 0
+        self.result.deferred = self._defers(wave)
+        self._schedule_running()
+        if not self.result.preemptions:
+            self._schedule_waiting()
+        if not self.result.deferred and not self.result.preemptions:
+            self.capacity_bound = bool(self.waiting)
+        self._spend_time_and_emit()
+        self.result.record = forward_pass_record(self.result.scheduled.values(), self.waiting)
+        if self.result.effect_free and self.result.end_ms == start_ms:
+            self._fail_head()
+        self.pool.check()
+        return self.result
+
+    # Step A and B
+
+    def _defers(self, wave: int) -> bool:
+        if self.config.dp_size == 1 or wave % self.config.prefill_schedule_interval == 0 or self.capacity_bound:
+            return False
+        return any(r.computed >= r.n_in and r.alloc >= r.n_in for r in self.running)
+
+    def _schedule_running(self) -> None:
+        k = 0
+        while k < len(self.running) and self.budget > 0:
+            request = self.running[k]
+            if self.result.deferred and request.computed < request.n_in:
+                k += 1
+                continue
+            reuse = 0
+            if request.computed == 0:
+                cached, active_cached = self._look_up(request)
+                reuse, _ = self._keep_recompute(request, cached, active_cached, logits=not request.done)
+            outcome = self._schedule(request, reuse)
+            if outcome is Outcome.BLOCKED:
+                break
+            if outcome is Outcome.SCHEDULED:
+                k += 1  # an earlier entry that disappeared meanwhile is not made good for: the slot quirk
+
+    def _schedule_waiting(self) -> None:
+        while len(self.running) < self.config.max_num_seqs and self.waiting:
+            request = self.waiting[0]
+            reuse = self._admissible(request)
+            if reuse == "reject":
+                self.waiting.pop(0)
+                self.result.rejected.append(request)
+                continue
+            if reuse == "wait":
+                break
+            assert isinstance(reuse, int)
+            if self.result.deferred and request.length - reuse > 1:
+                break
+            outcome = self._schedule(request, reuse)
+            assert not self.result.preemptions, "an admission never preempts"
+            if outcome is not Outcome.SCHEDULED:
+                break
+            if self.result.scheduled[request].total == 0 and self.budget == 0:
+                break
+
+    def _look_up(self, request: Request) -> tuple[int, int]:
+        """Cached tokens from the start of the sequence, and how many of them other requests hold."""
+        hit = hit_active = 0
+        for entry in request.table:
+            copy = self.pool.primary(entry.identity)
+            if copy is None:
+                break
+            hit += 1
+            hit_active += copy.references > 0
+        length = request.length
+        return min(hit * self.block_size, length), min(hit_active * self.block_size, length)
+
+    def _keep_recompute(self, request: Request, cached: int, active_cached: int, logits: bool) -> tuple[int, int]:
+        """Take away what must be computed again to have logits."""
+        if not logits:
+            return cached, active_cached
+        cap = (request.length - 1) // self.block_size * self.block_size
+        cached, active_cached = min(cached, cap), min(active_cached, cap)
+        if self.config.nextn is not None and cached >= self.block_size:
+            cached -= self.block_size
+            active_cached = min(active_cached, cached)
+        return cached, active_cached
+
+    def _admissible(self, request: Request) -> int | str:
+        """Reused tokens when the head of the queue may enter, else "reject" or "wait"."""
+        limit = self.config.max_model_len
+        if limit is not None and request.n_in >= limit:
+            return "reject"
+        cached, active_cached = self._look_up(request)
+        blocks = ceil_div(request.length, self.block_size)
+        if request.status is Status.WAITING and blocks > self.pool.num_blocks:
+            return "reject"
+        cached, active_cached = self._keep_recompute(request, cached, active_cached, logits=request.wants_tokens)
+        need = max(0, blocks - active_cached // self.block_size)
+        if need > self.pool.num_blocks - self.pool.active:
+            return "wait"
+        return cached
+
+    def _schedule(self, request: Request, reuse: int) -> Outcome:
+        before = request.computed + reuse
+        prompt_before = min(before, request.n_in)
+        prompt_left = request.n_in - prompt_before
+        if not self.config.enable_chunked_prefill and prompt_left > 0 and prompt_left > self.budget:
+            return Outcome.BLOCKED
+        take = min(request.length - before, self.budget)
+        if take == 0 and request.length > before:
+            return Outcome.BLOCKED
+        after = before + take
+        if after > request.alloc and not self._allocate(request, after, reuse):
+            return Outcome.PREEMPTED_ITSELF
+        request.computed = after
+        self._finalise(request, before, after)
+        self._note(request, take, prompt_before, after, reuse)
+        return Outcome.SCHEDULED
+
+    def _allocate(self, request: Request, after: int, reuse: int) -> bool:
+        """Hold blocks up to the token `after`, preempting others; False when it had to preempt itself."""
+        first, last = ceil_div(request.alloc, self.block_size), ceil_div(after, self.block_size)
+        entries = request.table[first:last]
+        num_hits = reuse // self.block_size
+        if entries:
+            hits = [entry.identity for entry in entries[:num_hits]]
+            while True:
+                copies = self.pool.acquire(hits, len(entries) - len(hits))  # type: ignore[arg-type]
+                if copies is not None:
+                    break
+                if self._preempt_one() is request:
+                    return False
+            for index, (entry, copy) in enumerate(zip(entries, copies, strict=True)):
+                entry.copy = copy
+                entry.to_be_cached = (
+                    index >= num_hits and entry.identity is not None and self.config.enable_prefix_caching
+                )
+        request.alloc = max(request.alloc, after)
+        return True
+
+    def _finalise(self, request: Request, before: int, after: int) -> None:
+        """Blocks computed to their end become visible."""
+        if not self.config.enable_prefix_caching:
+            return
+        for entry in request.table[before // self.block_size : after // self.block_size]:
+            if entry.identity is None:
+                entry.identity = self.chains.fresh()
+                entry.to_be_cached = True
+            if entry.to_be_cached:
+                entry.to_be_cached = False
+                assert entry.copy is not None
+                if self.pool.cache(entry.copy, entry.identity):
+                    self.result.stored.append(entry.identity)
+
+    def _note(self, request: Request, take: int, prompt_before: int, after: int, reuse: int) -> None:
+        prompt = min(after, request.n_in) - prompt_before
+        self.result.scheduled[request] = Work(
+            request, take, prompt, prompt_before, request.done, request.n_in, request.length
+        )
+        if prompt > 0:
+            self.prefill_count += 1
+            self.prefill_isl += prompt_before + prompt
+            self.prefill_prefix += prompt_before
+        if request.status is not Status.RUNNING:
+            self.waiting.remove(request)
+            self.running.append(request)
+            request.status = Status.RUNNING
+            self.result.admissions.append((request, reuse))
+        self.budget -= take
+
+    def _victim(self) -> Request:
+        return self.running[-1 if self.config.preemption_mode == "lifo" else 0]
+
+    def _preempt_one(self, take_back: bool = True) -> Request:
+        victim = self._victim()
+        self.running.remove(victim)
+        victim.status = Status.PREEMPTED
+        victim.computed = 0
+        self.num_preemptions += 1
+        self._release(victim)
+        self.waiting.insert(0, victim)
+        self.result.preemptions.append(victim)
+        if take_back and victim in self.result.scheduled:
+            work = self.result.scheduled.pop(victim)
+            self.budget += work.total
+            if work.prompt > 0:
+                self.prefill_count -= 1
+                self.prefill_isl -= work.prefix + work.prompt
+                self.prefill_prefix -= work.prefix
+        return victim
+
+    def _release(self, request: Request) -> None:
+        for entry in reversed(request.table):
+            if entry.copy is not None:
+                self.pool.release(entry.copy)
+                entry.copy = None
+            entry.to_be_cached = False
+        request.alloc = 0
+
+    # Step C
+
+    def _spend_time_and_emit(self) -> None:
+        result, config = self.result, self.config
+        end_ms = result.start_ms
+        if self.prefill_count:
+            count = self.prefill_count
+            raw = config.timing.prefill(count, self.prefill_isl // count, self.prefill_prefix // count)
+            result.prefill_ms = scaled_ms(max(0.0, raw), config.speedup_ratio)
+        ready = []
+        for request in list(self.running):
+            if request.computed < request.length:
+                continue
+            if request.done:
+                self._end(request)
+            else:
+                ready.append(request)
+        slots = 0
+        if config.nextn is not None:
+            ready, slots = self._set_bursts_aside(ready)
+        batch = [r for r in ready if config.nextn is not None or not self._is_first_token(r)]
+        if batch:
+            active = sum(r.length for r in batch)
+            capacity = config.num_gpu_blocks * config.block_size
+            raw = config.timing.decode(len(batch), active, active // len(batch), capacity)
+            result.decode_ms = scaled_ms(raw, config.speedup_ratio * config.decode_speedup_ratio)
+        result.end_ms = (end_ms + result.prefill_ms) + result.decode_ms
+        samples = [1 if config.nextn is None else self.sampler.sample() for _ in ready]
+        for request, sample in zip(ready, samples, strict=True):
+            if result.scheduled[request].prompt == 0:
+                result.forwards += 1
+                result.forward_tokens += sample  # in full, also when fewer tokens remained
+            slots = self._emit(request, min(sample, request.remaining), slots)
+        self.pool.return_set_aside(slots)
+
+    def _is_first_token(self, request: Request) -> bool:
+        work = self.result.scheduled.get(request)
+        return request.generated == 0 and work is not None and work.prompt > 0
+
+    def _burst_max(self, request: Request) -> int:
+        assert self.config.nextn is not None
+        return min(self.config.nextn + 1, request.remaining)
+
+    def _set_bursts_aside(self, ready: list[Request]) -> tuple[list[Request], int]:
+        """Reserve room for the longest burst of everybody, preempting until it fits."""
+        while ready:
+            slots = sum(
+                ceil_div(r.length + self._burst_max(r), self.block_size) - ceil_div(r.length, self.block_size)
+                for r in ready
+            )
+            if self.pool.set_aside(slots):
+                return ready, slots
+            victim = self._victim()
+            if ceil_div(victim.length + self._burst_max(victim), self.block_size) > self.pool.num_blocks:
+                self.running.remove(victim)
+                self._release(victim)
+                self.result.failed.append((victim, "burst_over_pool"))
+            else:
+                self._preempt_one(take_back=False)
+            ready = [r for r in self.running if r.computed == r.length and not r.done]
+        return [], 0
+
+    def _emit(self, request: Request, burst: int, slots: int) -> int:
+        """Generate the tokens of one request; returns what is left of the slots set aside."""
+        for _ in range(burst):
+            if self.config.nextn is not None:
+                self._finalise(request, request.length - 1, request.length)
+            request.generate(self.block_size)
+            if self.config.nextn is not None and request.alloc < request.length:
+                first, last = ceil_div(request.alloc, self.block_size), ceil_div(request.length, self.block_size)
+                for entry in request.table[first:last]:
+                    entry.copy = self.pool.take_set_aside()
+                    slots -= 1
+                request.alloc = request.length
+        self.result.tokens.append((request, burst))
+        if request.done:
+            self._end(request)
+        elif self.config.nextn is not None:
+            request.computed = request.length - 1
+        return slots
+
+    def _end(self, request: Request) -> None:
+        self.running.remove(request)
+        self._release(request)
+        self.result.completed.append(request)
+
+    def _fail_head(self) -> None:
+        """The rank stands still: its head can never enter, whatever happens elsewhere."""
+        assert not self.running, f"stands still with running requests: {self.running}"
+        request = self.waiting[0]
+        need = ceil_div(request.length, self.block_size)
+        if need > self.pool.num_blocks:
+            reason = "growth_over_pool"
+        else:
+            assert not self.config.enable_chunked_prefill
+            assert request.n_in > self.config.max_num_batched_tokens, f"stands still, not hopeless: {request}"
+            reason = "prompt_over_budget"
+        self.waiting.pop(0)
+        self.result.failed.append((request, reason))

@@ -1,0 +1,84 @@
+"""Reference cases as data: one loader for the two folders, so that the tests see one shape.
+
+Decides what a case file means. Runs nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+CASES = Path(__file__).parent / "cases"
+# Arguments of the reference that say how to observe a run, not how to run it.
+OBSERVERS = {"capture_per_request", "capture_telemetry"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run of the reference and what came of it."""
+
+    name: str
+    format: str  # "mooncake" or "synthetic"
+    config: Mapping[str, Any]
+    trace_text: str  # the bytes of the trace file; "" for synthetic
+    args: Mapping[str, Any]  # arguments of the call, without config and trace
+    expect: Mapping[str, Any]
+    num_files: int = 1
+    npz_arrays: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def error(self) -> Mapping[str, str] | None:
+        return self.expect.get("error")
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of a valid trace."""
+        return [json.loads(line) for line in self.trace_text.splitlines() if line.strip()]
+
+    def config_with_files(self, folder: Path) -> dict[str, Any]:
+        """The configuration, with the profile it names written to `folder`."""
+        if not self.npz_arrays:
+            return dict(self.config)
+        import numpy as np
+
+        path = folder / "profile.npz"
+        np.savez(path, **{name: np.array(values, dtype=np.float64) for name, values in self.npz_arrays.items()})
+        config: dict[str, Any] = json.loads(json.dumps(self.config).replace("<npz>", str(path)))
+        return config
+
+    def write_trace(self, folder: Path) -> Path:
+        path = folder / "trace.jsonl"
+        path.write_text(self.trace_text, encoding="utf-8", newline="")
+        return path
+
+
+def _text(rows: list[Any]) -> str:
+    return "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
+
+
+def _load_vllm(data: dict[str, Any]) -> Case:
+    args = {"trace_block_size": data["trace_block_size"], **data["run"]}
+    metrics = data["expect"].get("scheduler_metrics")
+    if metrics:
+        args["telemetry_sample_interval_ms"] = metrics["sample_interval_ms"]
+    npz = data.get("npz_arrays_float64") or {}
+    return Case(data["name"], "mooncake", data["config"], _text(data["trace"]), args, data["expect"], npz_arrays=npz)
+
+
+def _load_replay(data: dict[str, Any]) -> Case:
+    args = {key: value for key, value in data["args"].items() if key not in OBSERVERS}
+    if "telemetry" in data["expect"]:
+        args.setdefault("telemetry_sample_interval_ms", 1000.0)
+    files = data.get("trace_files")
+    text = files[0]["text"] if files else data.get("trace_text", _text(data.get("trace", [])))
+    count = len(files) if files else 1
+    return Case(data["name"], data["format"], data["config"], text, args, data["expect"], num_files=count)
+
+
+def load_cases(folder: str) -> list[Case]:
+    """Every case of `cases/<folder>`, by name."""
+    load = {"vllm": _load_vllm, "replay": _load_replay}[folder]
+    return [load(json.loads(path.read_text())) for path in sorted((CASES / folder).glob("*.json"))]

@@ -1,0 +1,37 @@
+"""Which class of error an input the reference refuses must end in here.
+
+The reference's texts are not ours; what counts is that the same input is refused, as a fault of the same part
+of the input, and at the same line of the trace where the reference names one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+# The first pattern that matches the reference's message decides.
+CLASSES: tuple[tuple[str, str], ...] = (
+    (r"failed to parse line (?P<line>\d+)", "TraceError"),
+    (r"trace line (?P<line>\d+)", "TraceError"),
+    (r"session request_(?P<line>\d+) ", "TraceError"),
+    (r"did not contain any requests", "TraceError"),
+    (r"requires exactly one trace file", "UsageError"),
+    (r"offline replay only supports aggregated workers", "UsageError"),
+    (r"engine\.|num_gpu_blocks|block_size must be", "ConfigError"),
+    (r"", "UsageError"),
+)
+
+
+@dataclass(frozen=True)
+class ExpectedFault:
+    error_class: str
+    line: int | None  # 1-based line of the trace, where the reference names one
+
+
+def expected_fault(message: str) -> ExpectedFault:
+    for pattern, error_class in CLASSES:
+        match = re.search(pattern, message)
+        if match:
+            groups = match.groupdict()
+            return ExpectedFault(error_class, int(groups["line"]) if groups.get("line") else None)
+    raise AssertionError("the last pattern matches everything")

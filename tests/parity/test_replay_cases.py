@@ -1,0 +1,66 @@
+"""Every reference case of the replay around the engine that this product has a counterpart for."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from tests.parity import compare
+from tests.parity.cases import Case, load_cases
+from tests.parity.deviations import NO_SUCH_ARGUMENT, SESSION_NAMES_LEFT_OUT
+from tests.parity.refusals import assert_refused
+from tests.parity.runners import RUNNERS
+
+CASES = load_cases("replay")
+TWO_FILES = "mooncake-error-two-files"
+RUNS = [c for c in CASES if not c.error]
+REFUSED = [c for c in CASES if c.error and c.name not in NO_SUCH_ARGUMENT and c.name != TWO_FILES]
+
+
+def differences(case: Case, runner: str, folder: Path) -> list[str]:
+    outcome = RUNNERS[runner](case, folder)
+    expected = case.expect["per_request"]
+    if case.name in SESSION_NAMES_LEFT_OUT:
+        assert all(r.get("session_id") is None for r in outcome.records), "no longer a deviation"
+        expected = [{k: v for k, v in r.items() if k not in ("session_id", "turn_index")} for r in expected]
+    found = compare.compare_records(expected, outcome.records)
+    found += compare.compare_summary(case.expect["summary"], outcome.summary)
+    if "telemetry" in case.expect:
+        found += compare.compare_telemetry(case.expect["telemetry"], outcome.telemetry)
+    return found
+
+
+def test_nothing_is_left_out() -> None:
+    assert len(CASES) >= 107
+    assert NO_SUCH_ARGUMENT.keys() | SESSION_NAMES_LEFT_OUT <= {c.name for c in CASES}
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("case", RUNS, ids=lambda c: c.name)
+def test_run_equals_the_reference(case: Case, runner: str, tmp_path: Path) -> None:
+    assert differences(case, runner, tmp_path) == []
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda c: c.name)
+def test_refused_input_is_refused(case: Case, tmp_path: Path) -> None:
+    assert_refused(case, tmp_path)
+
+
+@pytest.mark.parametrize(("name", "argument"), NO_SUCH_ARGUMENT.items())
+def test_an_argument_we_lack_is_still_lacking(name: str, argument: str) -> None:
+    """Deviation: the reference checks these arguments; delete the entry when the argument exists."""
+    from mocker_replay.config import ReplayOptions
+
+    assert argument not in {field.name for field in dataclasses.fields(ReplayOptions)}
+
+
+def test_a_second_trace_is_refused(tmp_path: Path) -> None:
+    from mocker_replay.cli.app import app
+    from typer.testing import CliRunner
+
+    case = next(c for c in CASES if c.name == TWO_FILES)
+    assert case.num_files == 2
+    trace = str(case.write_trace(tmp_path))
+    assert CliRunner().invoke(app, ["run", trace, trace]).exit_code == 2
