@@ -3,6 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from .engine cimport Engine
 from .event_buffer cimport EventBuffer
+from .lanes cimport Envelope, Lane
 
 
 cdef enum Phase:
@@ -39,25 +40,6 @@ cdef enum Stimulus:
     ST_PUBLISH_CLOSED = 13
     ST_YIELDED = 14
     NUM_STIMULI = 15
-
-
-cdef struct Envelope:
-    int64_t command_id
-    int32_t kind                 # CommandKind
-    int32_t rank
-    int32_t request
-    int32_t discard              # cancel: also drop outputs of the pass in flight
-    int64_t n_in
-    int64_t n_out
-    uint64_t* hash_ids           # owned by whoever holds the envelope; NULL after it is applied
-    int64_t num_hash_ids
-
-
-cdef struct Lane:
-    Envelope* items              # ring, owned
-    int64_t head
-    int64_t count
-    int64_t mask                 # capacity - 1; -1 while empty of memory
 
 
 cdef struct Reply:
@@ -113,8 +95,3 @@ cdef class Machine:
     cdef int _stop(self) noexcept nogil
     cdef int _reply(self, int64_t command_id, int64_t status) except -1 nogil
     cdef int _refuse(self, int stimulus) except -1
-
-
-cdef int lane_push(Lane* lane, Envelope* envelope) except -1 nogil
-cdef int lane_pop(Lane* lane, Envelope* envelope) noexcept nogil
-cdef void lane_free(Lane* lane) noexcept nogil

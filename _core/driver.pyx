@@ -13,21 +13,18 @@ time of a command, the time of internal work. Source: driver specification, sect
 """
 cimport cython
 from libc.math cimport INFINITY, NAN, isfinite
-from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy
+from libc.stdlib cimport free, realloc
 
 from .engine cimport APPLY_ACTIVE, APPLY_APPLIED, APPLY_NO_RANK, APPLY_NOOP, APPLY_SUBMITTED
 from .event_buffer cimport (
-    CMD_CANCEL, CMD_IN_PASS, CMD_SUBMIT, CMD_SUPPRESSED, EV_COMMAND, EV_INTERNAL_WORK, RES_APPLIED, RES_NOOP,
-    RES_SUBMITTED, Event,
+    CMD_CANCEL, CMD_IN_PASS, CMD_SUBMIT, CMD_SUPPRESSED, EV_COMMAND, RES_APPLIED, RES_NOOP, RES_SUBMITTED, Event,
 )
+from .lanes cimport lane_free, lane_pop, lane_push, pack_command
+from .time_rules cimport internal_time, pass_start
 
 from typing import NamedTuple
 
 from .types import CommandError, LivelockError
-
-# How far a late pass may start behind the wall clock without losing modelled time [ms].
-CATCH_UP_MS = 5.0
 
 cdef enum:
     # A lane of cancellations refilled faster than it is read must not keep a pass from ending.
@@ -53,19 +50,6 @@ class DriverMisuse(RuntimeError):
     """A stimulus the machine does not want in its phase; nothing changed."""
 
 
-class Command(NamedTuple):
-    """One envelope of a control lane. `n_in`, `n_out`, `hash_ids` belong to a submit, `discard` to a cancel."""
-
-    command_id: int
-    kind: str                # "submit" or "cancel"
-    request: int             # trace row ordinal
-    rank: int = 0
-    n_in: int = 0
-    n_out: int = 0
-    hash_ids: tuple = ()
-    discard: bool = False
-
-
 class Step(NamedTuple):
     """What one step asks of its shell.
 
@@ -82,74 +66,6 @@ class Step(NamedTuple):
     internal_deadline_ms: float | None
     stopped: bool
     error: str | None
-
-
-# -- time rules ---------------------------------------------------------------------------------------
-
-cdef double _pass_start(double reading_ms, double engine_ms, bint has_carried, double carried_ms) noexcept nogil:
-    cdef double floor_ms
-    if not has_carried:
-        return max(reading_ms, engine_ms)
-    floor_ms = max(reading_ms - 5.0, 0.0)
-    return max(max(carried_ms, floor_ms), engine_ms)
-
-
-cdef double _internal_time(double reading_ms, double engine_ms, double deadline_ms, bint active) noexcept nogil:
-    """Time at which due internal work is handled; NaN when it is not due."""
-    if deadline_ms > max(reading_ms, engine_ms):
-        return NAN
-    return max(engine_ms, deadline_ms) if active else max(engine_ms, reading_ms)
-
-
-def pass_start_ms(double reading_ms, double engine_ms, carried_ms):
-    """Start of the next pass [ms]; `carried_ms` is the end of the last one, or None after the engine ran dry."""
-    return _pass_start(reading_ms, engine_ms, carried_ms is not None, 0.0 if carried_ms is None else carried_ms)
-
-
-def internal_work_ms(double reading_ms, double engine_ms, double deadline_ms, bint active):
-    """Time of internal work [ms], None when it is not due; `active`: a carried deadline exists."""
-    cdef double at = _internal_time(reading_ms, engine_ms, deadline_ms, active)
-    return None if at != at else at
-
-
-# -- lanes --------------------------------------------------------------------------------------------
-
-cdef int lane_push(Lane* lane, Envelope* envelope) except -1 nogil:
-    cdef Envelope* grown
-    cdef int64_t capacity, i
-    if lane.items is NULL or lane.count > lane.mask:
-        capacity = 16 if lane.items is NULL else (lane.mask + 1) * 2
-        grown = <Envelope*>malloc(capacity * sizeof(Envelope))
-        if grown is NULL:
-            with gil:
-                raise MemoryError(f"lane of {capacity} commands")
-        for i in range(lane.count):
-            grown[i] = lane.items[(lane.head + i) & lane.mask]
-        free(lane.items)
-        lane.items = grown
-        lane.head = 0
-        lane.mask = capacity - 1
-    lane.items[(lane.head + lane.count) & lane.mask] = envelope[0]
-    lane.count += 1
-    return 0
-
-
-cdef int lane_pop(Lane* lane, Envelope* envelope) noexcept nogil:
-    """Oldest envelope into `envelope`; 0 when the lane is empty."""
-    if lane.count == 0:
-        return 0
-    envelope[0] = lane.items[lane.head]
-    lane.head = (lane.head + 1) & lane.mask
-    lane.count -= 1
-    return 1
-
-
-cdef void lane_free(Lane* lane) noexcept nogil:
-    cdef Envelope envelope
-    while lane_pop(lane, &envelope):
-        free(envelope.hash_ids)
-    free(lane.items)
-    lane.items = NULL
 
 
 # -- the machine --------------------------------------------------------------------------------------
@@ -260,7 +176,7 @@ cdef class Machine:
                 self.phase = PHASE_TURN
                 self._turn(reading_ms)
             else:
-                at = _internal_time(reading_ms, self.engine_ms, self.engine.next_internal_deadline(), self.has_carried)
+                at = internal_time(reading_ms, self.engine_ms, self.engine.next_internal_deadline(), self.has_carried)
                 if at == at:
                     self.engine.process_internal_work(self._advance_clock(at), self.out)
         elif stimulus == ST_LANE_EMPTY:
@@ -318,7 +234,7 @@ cdef class Machine:
         cdef double at
         if self.cancelled:
             return self._stop()
-        at = _internal_time(reading_ms, self.engine_ms, self.engine.next_internal_deadline(), self.has_carried)
+        at = internal_time(reading_ms, self.engine_ms, self.engine.next_internal_deadline(), self.has_carried)
         if at == at:
             self.engine.process_internal_work(self._advance_clock(at), self.out)
         if self.engine.is_ready():
@@ -330,7 +246,7 @@ cdef class Machine:
 
     cdef int _start_pass(self, double reading_ms) except -1 nogil:
         cdef double start_ms = self._advance_clock(
-            _pass_start(reading_ms, self.engine_ms, self.has_carried, self.carried_ms))
+            pass_start(reading_ms, self.engine_ms, self.has_carried, self.carried_ms))
         if self.engine.execute_pass(start_ms, self.out) == 0:
             self.has_carried = False
             self.carried_ms = NAN
@@ -554,7 +470,7 @@ cdef class Machine:
     def enqueue(self, command):
         """Place a Command on the machine's own lane for it (bulk move only)."""
         cdef Envelope envelope
-        _pack(command, &envelope)
+        pack_command(command, &envelope)
         self.put(&envelope)
 
     def step(self, str stimulus, double reading_ms, *, command=None, int64_t num_cancels=0, int64_t num_commands=0):
@@ -580,7 +496,7 @@ cdef class Machine:
             raise DriverMisuse(f"unknown stimulus {stimulus!r}")
         envelope.hash_ids = NULL
         if command is not None:
-            _pack(command, &envelope)
+            pack_command(command, &envelope)
         self.keep_replies = True
         try:
             self.step_c(STIMULUS_NAMES.index(stimulus), reading_ms, &envelope, num_cancels, num_commands)
@@ -634,22 +550,3 @@ cdef class Machine:
     def boundary_records(self):
         """Records the last boundary_apply returned instead of publishing: (num_records,) structured array."""
         return self.boundary_events.records_array()
-
-
-cdef int _pack(object command, Envelope* envelope) except -1:
-    cdef Py_ssize_t i
-    envelope.command_id = command.command_id
-    envelope.kind = {"submit": CMD_SUBMIT, "cancel": CMD_CANCEL}[command.kind]
-    envelope.rank = command.rank
-    envelope.request = command.request
-    envelope.discard = command.discard
-    envelope.n_in, envelope.n_out = command.n_in, command.n_out
-    envelope.num_hash_ids = len(command.hash_ids)
-    envelope.hash_ids = NULL
-    if envelope.num_hash_ids > 0:
-        envelope.hash_ids = <uint64_t*>malloc(envelope.num_hash_ids * sizeof(uint64_t))
-        if envelope.hash_ids is NULL:
-            raise MemoryError("hash ids")
-        for i in range(envelope.num_hash_ids):
-            envelope.hash_ids[i] = command.hash_ids[i]
-    return 0
