@@ -53,6 +53,7 @@ cdef class Machine:
     cdef EventBuffer boundary_events     # what the last BOUNDARY_APPLY returned instead of publishing
     cdef readonly int phase
     cdef bint publishing                 # events of the last step are not yet on the lane
+    cdef bint half_published             # it stopped like that: their commands are not acknowledged
     cdef bint cancelled
     cdef readonly double engine_ms       # largest modelled time handed to the engine
     cdef bint has_carried

@@ -15,7 +15,7 @@ cimport cython
 from libc.math cimport INFINITY, NAN, isfinite
 from libc.stdlib cimport free, realloc
 
-from .engine cimport APPLY_ACTIVE, APPLY_APPLIED, APPLY_NO_RANK, APPLY_NOOP, APPLY_SUBMITTED
+from .engine cimport APPLY_ACTIVE, APPLY_APPLIED, APPLY_BAD_PROMPT, APPLY_NO_RANK, APPLY_NOOP, APPLY_SUBMITTED
 from .event_buffer cimport (
     CMD_CANCEL, CMD_IN_PASS, CMD_SUBMIT, CMD_SUPPRESSED, EV_COMMAND, RES_APPLIED, RES_NOOP, RES_SUBMITTED, Event,
 )
@@ -43,6 +43,7 @@ STIMULUS_NAMES = (
 STATUS_TEXTS = {
     APPLY_SUBMITTED: "submitted", APPLY_APPLIED: "applied", APPLY_NOOP: "noop",
     APPLY_ACTIVE: "request is already active", APPLY_NO_RANK: "attention-DP rank is out of range",
+    APPLY_BAD_PROMPT: "a length is negative or the hash ids do not cover the prompt",
 }
 
 
@@ -53,9 +54,10 @@ class DriverMisuse(RuntimeError):
 class Step(NamedTuple):
     """What one step asks of its shell.
 
-    events: records appended to `out` by this step. replies: (command_id, ok, text) now due. boundary_reply: answer to
-    BOUNDARY_APPLY or BOUNDARY_FINISH, else None. wants: names of the stimuli that may come next, first wins.
-    pass_deadline_ms, internal_deadline_ms: absolute, None where none runs. stopped: the machine is done; error: why, or None.
+    events: records appended to `out` by this step. replies: (command_id, ok, text) now due; a machine that stops answers
+    every command it still holds. boundary_reply: answer to BOUNDARY_APPLY or BOUNDARY_FINISH, else None. wants: names
+    of the stimuli that may come next, first wins. pass_deadline_ms, internal_deadline_ms: absolute, None where
+    none runs. stopped: the machine is done; error: why, or None.
     """
 
     events: int
@@ -130,12 +132,12 @@ cdef class Machine:
             with gil:
                 self._refuse(stimulus)
         if self.publishing:
-            self.publishing = False
             if stimulus == ST_PUBLISH_CLOSED:
                 if not self.cancelled:
                     with gil:
                         self.failure = "the event lane has no reader"
                 self._stop()
+            self.publishing = False
             return 0
         if phase == PHASE_TURN:
             self._turn(reading_ms)
@@ -207,9 +209,9 @@ cdef class Machine:
         return 0
 
     cdef int _apply_deferred(self, double reading_ms) except -1 nogil:
-        cdef Envelope envelope
-        lane_pop(&self.deferred, &envelope)
-        self._apply(&envelope, reading_ms, False, self.out)
+        cdef Envelope applied
+        self._apply(&self.deferred.items[self.deferred.head], reading_ms, False, self.out)
+        lane_pop(&self.deferred, &applied)
         return self._skip_empty_groups()
 
     cdef int _skip_empty_groups(self) noexcept nogil:
@@ -274,7 +276,7 @@ cdef class Machine:
     cdef int _complete(self) except -1 nogil:
         """Show the pass at its modelled end, whatever the clock says."""
         self._advance_clock(self.pass_end_ms)
-        self.engine.complete_pass(self.out, self.deferred.count > 0 or self.command_lane.count > 0)
+        self.engine.complete_pass(self.out, self.deferred.count > 0)
         self._clear_carried_if_idle()
         self.phase = PHASE_AT_BOUNDARY
         return 0
@@ -322,6 +324,7 @@ cdef class Machine:
 
     cdef int _stop(self) noexcept nogil:
         self.phase = PHASE_STOPPED
+        self.half_published = self.publishing
         self.publishing = False
         return 0
 
@@ -354,8 +357,10 @@ cdef class Machine:
         """Bits of the stimuli that may be given next; the order of priority is told by `wants`."""
         if self.publishing:
             return 1 << ST_PUBLISHED | 1 << ST_PUBLISH_CLOSED | 1 << ST_CANCEL
-        if self.phase == PHASE_TURN or self.phase == PHASE_START_PASS:
+        if self.phase == PHASE_TURN:
             return 1 << ST_CANCEL | 1 << ST_GO
+        if self.phase == PHASE_START_PASS or self.phase == PHASE_POST_DEFERRED:
+            return 1 << ST_GO
         if self.phase == PHASE_IDLE:
             return (1 << ST_CANCEL | 1 << ST_CANCEL_ITEM | 1 << ST_COMMAND_ITEM | 1 << ST_INTERNAL_TIMER
                     | 1 << ST_LANE_CLOSED)
@@ -365,8 +370,6 @@ cdef class Machine:
             return 1 << ST_CANCEL_ITEM | 1 << ST_LANE_EMPTY
         if self.phase == PHASE_SNAPSHOT_COMMANDS or self.phase == PHASE_POST_COMMANDS:
             return 1 << ST_COMMAND_ITEM | 1 << ST_LANE_EMPTY
-        if self.phase == PHASE_POST_DEFERRED:
-            return 1 << ST_GO
         if self.phase == PHASE_IN_PASS:
             return (1 << ST_CANCEL | (0 if self.overdue_cancels >= MAX_OVERDUE_CANCELS else 1 << ST_CANCEL_ITEM)
                     | 1 << ST_PASS_TIMER | 1 << ST_INTERNAL_TIMER | (1 << ST_COMMAND_ITEM if self.accepting else 0)
@@ -429,6 +432,8 @@ cdef class Machine:
                 if not take_timers:
                     return 0
                 self.step_c(ST_PASS_TIMER, now_ms, NULL, 0, 0)
+            elif self.phase == PHASE_IN_PASS and self.engine.next_internal_deadline() <= now_ms:
+                self.step_c(ST_INTERNAL_TIMER, now_ms, NULL, 0, 0)
             elif self.command_lane.count > 0 and self.wants_mask() >> ST_COMMAND_ITEM & 1:
                 lane_pop(&self.command_lane, &envelope)
                 self.step_c(ST_COMMAND_ITEM, now_ms, &envelope, 0, 0)
@@ -490,36 +495,54 @@ cdef class Machine:
         cdef Envelope envelope
         cdef Py_ssize_t before = self.out.count
         cdef bint was_boundary = self.phase == PHASE_AT_BOUNDARY
+        cdef bint unanswered = False
+        cdef int code
         if not isfinite(reading_ms) or reading_ms < 0.0:
             raise ValueError(f"clock reading must be finite and not negative, got {reading_ms}")
+        if num_cancels < 0 or num_commands < 0:
+            raise ValueError(f"lane lengths must not be negative, got {num_cancels} and {num_commands}")
         if stimulus not in STIMULUS_NAMES:
             raise DriverMisuse(f"unknown stimulus {stimulus!r}")
+        code = STIMULUS_NAMES.index(stimulus)
+        _check_command(code, command)
         envelope.hash_ids = NULL
         if command is not None:
             pack_command(command, &envelope)
         self.keep_replies = True
         try:
-            self.step_c(STIMULUS_NAMES.index(stimulus), reading_ms, &envelope, num_cancels, num_commands)
+            self.step_c(code, reading_ms, &envelope, num_cancels, num_commands)
         except DriverMisuse:
             free(envelope.hash_ids)
             raise
         except Exception as exc:
+            free(envelope.hash_ids)
+            unanswered = command is not None
             self._fail(exc)
-        return self._answer(before, was_boundary, stimulus)
+        return self._answer(before, was_boundary, stimulus, command.command_id if unanswered else None)
 
-    def _answer(self, Py_ssize_t before, bint was_boundary, str stimulus):
+    def _answer(self, Py_ssize_t before, bint was_boundary, str stimulus, unanswered):
+        """`unanswered`: id of the command whose step failed."""
+        cdef Envelope envelope
         cdef int64_t i
         replies = []
         boundary_reply = None
         if not self.publishing:
             for i in range(self.num_replies):
                 status = self.replies[i].status
-                replies.append((self.replies[i].command_id, status < APPLY_ACTIVE, STATUS_TEXTS[status]))
+                if self.half_published:
+                    replies.append((self.replies[i].command_id, False, "stopped while publishing"))
+                else:
+                    replies.append((self.replies[i].command_id, status < APPLY_ACTIVE, STATUS_TEXTS[status]))
             self.num_replies = 0
         if was_boundary and stimulus == "boundary_apply":
-            boundary_reply = replies.pop() if replies else None
+            boundary_reply = replies.pop() if unanswered is None else (unanswered, False, "stopped while applying")
         elif was_boundary and stimulus == "boundary_finish":
             boundary_reply = "finished"
+        elif unanswered is not None:
+            replies.append((unanswered, False, "stopped before acknowledging"))
+        while self.phase == PHASE_STOPPED and lane_pop(&self.deferred, &envelope):
+            free(envelope.hash_ids)
+            replies.append((envelope.command_id, False, "stopped before acknowledging"))
         internal_ms = self.engine.next_internal_deadline()
         return Step(
             events=self.out.count - before, replies=tuple(replies), boundary_reply=boundary_reply, wants=self.wants(),
@@ -550,3 +573,12 @@ cdef class Machine:
     def boundary_records(self):
         """Records the last boundary_apply returned instead of publishing: (num_records,) structured array."""
         return self.boundary_events.records_array()
+
+
+cdef int _check_command(int stimulus, object command) except -1:
+    """A lane holds one kind of command, and only three stimuli carry one."""
+    if (command is not None) != (stimulus in (ST_CANCEL_ITEM, ST_COMMAND_ITEM, ST_BOUNDARY_APPLY)):
+        raise DriverMisuse(f"{STIMULUS_NAMES[stimulus]} {'needs a command' if command is None else 'takes no command'}")
+    if stimulus in (ST_CANCEL_ITEM, ST_COMMAND_ITEM) and (command.kind == "cancel") != (stimulus == ST_CANCEL_ITEM):
+        raise DriverMisuse(f"{STIMULUS_NAMES[stimulus]} does not carry a {command.kind}")
+    return 0

@@ -64,11 +64,13 @@ cdef void lane_free(Lane* lane) noexcept nogil:
 cdef int pack_command(object command, Envelope* envelope) except -1:
     """Turn a Command into an envelope that owns its hash ids."""
     cdef Py_ssize_t i
+    if command.kind not in ("submit", "cancel"):
+        raise ValueError(f"unknown kind of command {command.kind!r}")
     keys = tuple(command.hash_ids)
     envelope.hash_ids = NULL
     envelope.num_hash_ids = len(keys)
     envelope.command_id = command.command_id
-    envelope.kind = {"submit": CMD_SUBMIT, "cancel": CMD_CANCEL}[command.kind]
+    envelope.kind = CMD_SUBMIT if command.kind == "submit" else CMD_CANCEL
     envelope.rank = command.rank
     envelope.request = command.request
     envelope.discard = command.discard
