@@ -40,8 +40,6 @@ OTHER_ROUTER: dict[str, str] = {
 
 # Argument checks of the reference whose argument does not exist here: name of the case -> the argument.
 NO_SUCH_ARGUMENT: dict[str, str] = {
-    "args-error-kv-event-lag-negative": "kv_event_lag_ms",
-    "args-error-kv-event-lag-round-robin": "kv_event_lag_ms",
     "args-error-replay-mode-online-capture": "replay_mode",
 }
 

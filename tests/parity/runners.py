@@ -109,11 +109,12 @@ def run_product_case(case: Case, folder: Path) -> Outcome:
     config = case.config_with_files(folder)
     if case.format == "synthetic":
         make, args = split_synthetic(case)
-        closed = args.get("replay_concurrency") is not None
-        workload = SyntheticWorkload(**make, block_size=block_size_of(config), closed_loop=closed)
+        make |= {key: args[key] for key in ("replay_concurrency", "arrival_speedup_ratio") if key in args}
+        args.pop("arrival_speedup_ratio", None)  # the rows are written with it
+        workload = SyntheticWorkload(**make, block_size=block_size_of(config))
         trace = folder / "synthetic.jsonl"
-        workload.write(trace)
-        args["trace_block_size"] = block_size_of(config)
+        trace.write_bytes(b"".join(workload.rows()))
+        args["trace_block_size"] = workload.written_block_size
     else:
         trace, args = case.write_trace(folder), dict(case.args)
     events = folder / "events.jsonl"
