@@ -16,7 +16,7 @@ from .driver cimport Envelope, Machine, PHASE_AT_BOUNDARY, PHASE_IDLE, PHASE_IN_
 from .event_buffer cimport CMD_SUBMIT, EV_ARRIVAL, EV_CUT, EV_TERMINAL, Event
 from .types cimport NONE
 
-STATUS_NAMES = ("done", "needs_rows", "until", "ends", "sample", "full")
+STATUS_NAMES = ("done", "needs_rows", "until", "ends", "sample", "full", "place")
 
 
 cdef inline double _deadline(Machine machine) noexcept nogil:
@@ -67,10 +67,13 @@ cdef class Fleet:
         machines: one Machine a worker, all made with `out`.
         out: the ordered events of the run; the caller reads it and calls `clear_events` between calls of `advance`.
         telemetry: also record a gauge snapshot of the rank at every arrival.
+        external_placement: `advance` returns "place" for every row that is due; the caller answers with `place_next`.
+            Without it rows go round robin.
         wake_on_end: `advance` returns "ends" whenever requests ended, before rows of that instant are handed over.
     """
 
-    def __cinit__(self, machines, EventBuffer out not None, *, bint telemetry=False, bint wake_on_end=False):
+    def __cinit__(self, machines, EventBuffer out not None, *, bint telemetry=False, bint wake_on_end=False,
+                  bint external_placement=False):
         cdef Py_ssize_t i
         self.machines = tuple(machines)
         self.num_workers = <int32_t>len(self.machines)
@@ -78,6 +81,7 @@ cdef class Fleet:
             raise ValueError("num_workers must be positive")
         self.out = out
         self.telemetry, self.wake_on_end = telemetry, wake_on_end
+        self.external_placement = external_placement
         self.horizon_ms = 0.0
         self.sample_ms = INFINITY
         self.workers = <PyObject**>malloc(self.num_workers * sizeof(PyObject*))
@@ -151,6 +155,24 @@ cdef class Fleet:
             status = self.run(until_ms, max_records)
         return STATUS_NAMES[status]
 
+    def next_arrival(self):
+        """The row to place, after "place": (request, input tokens, hash ids)."""
+        cdef int64_t i
+        cdef Arrival* arrival = &self.heap[0]
+        return arrival.request, arrival.n_in, [arrival.hash_ids[i] for i in range(arrival.num_hash_ids)]
+
+    def place_next(self, int32_t worker, int32_t rank):
+        """Answer to "place".
+
+        Raises:
+            ValueError: no such worker or rank, or nothing is due.
+        """
+        if not (0 <= worker < self.num_workers and 0 <= rank < self.dp_size):
+            raise ValueError(f"no worker {worker} with rank {rank}")
+        if self.heap_count == 0 or self.heap[0].due_ms > self.now_ms:
+            raise ValueError("no row is due")
+        self.place(worker, rank)
+
     def ended_requests(self):
         """Requests that ended since the last call, in order: workers, then ranks, then positions."""
         cdef int64_t i
@@ -199,12 +221,14 @@ cdef class Fleet:
                     if self.num_ended > 0:
                         return FLEET_ENDS
             if self.stage == STAGE_ARRIVALS:
-                self.hand_over()
+                if self.hand_over() == FLEET_PLACE:
+                    return FLEET_PLACE
                 self.run_machines()
                 self.stage = STAGE_ENDS if self.due_again() else STAGE_SAMPLE
             if self.stage == STAGE_SAMPLE:
                 self.stage = STAGE_PICK
                 if self.sample_ms <= self.now_ms:
+                    self._account()
                     return FLEET_SAMPLE
 
     cdef double next_instant(self) noexcept nogil:
@@ -216,10 +240,15 @@ cdef class Fleet:
         return at
 
     cdef int _note_event(self) noexcept nogil:
-        """Something happens now: workers are accounted for up to here."""
-        if self.now_ms > self.last_event_ms:
-            self.worker_seconds += (self.now_ms - self.last_event_ms) / 1000.0 * self.num_workers
-            self.last_event_ms = self.now_ms
+        """Something happens now."""
+        self.last_event_ms = max(self.last_event_ms, self.now_ms)
+        return self._account()
+
+    cdef int _account(self) noexcept nogil:
+        """Integrate the workers up to now, step by step as the reference does: a sample is a step, too."""
+        if self.now_ms > self.accounted_ms:
+            self.worker_seconds += (self.now_ms - self.accounted_ms) * self.num_workers / 1000.0
+            self.accounted_ms = self.now_ms
         return 0
 
     cdef int end_passes(self) except -1 nogil:
@@ -231,21 +260,29 @@ cdef class Fleet:
         return 0
 
     cdef int hand_over(self) except -1 nogil:
-        cdef Arrival arrival
+        """Place everything that is due: round robin over workers, then over the ranks of the worker.
+
+        A request that is then rejected has used its turn.
+        """
+        cdef int32_t worker, rank
         while self.heap_count > 0 and self.heap[0].due_ms <= self.now_ms:
             self._note_event()
-            self.heap_pop(&arrival)
-            self.place(&arrival)
+            if self.external_placement:
+                return FLEET_PLACE
+            worker = <int32_t>(self.next_worker % self.num_workers)
+            rank = <int32_t>(self.next_rank[worker] % self.dp_size)
+            self.next_worker = worker + 1
+            self.next_rank[worker] = rank + 1
+            self.place(worker, rank)
         return 0
 
-    cdef int place(self, Arrival* arrival) except -1 nogil:
-        """Round robin over workers, then over the ranks of the worker; a request that is then rejected has used its turn."""
-        cdef int32_t worker = <int32_t>(self.next_worker % self.num_workers)
-        cdef int32_t rank = <int32_t>(self.next_rank[worker] % self.dp_size)
+    cdef int place(self, int32_t worker, int32_t rank) except -1 nogil:
+        """The next arrival goes on the lane of a worker."""
+        cdef Arrival popped
+        cdef Arrival* arrival = &popped
         cdef Envelope envelope
         cdef Event* event
-        self.next_worker = worker + 1
-        self.next_rank[worker] = rank + 1
+        self.heap_pop(&popped)
         event = self.out.emplace(EV_ARRIVAL, arrival.due_ms, worker, rank, arrival.request)
         event.a, event.b, event.c, event.d = arrival.n_in, arrival.n_out, arrival.session, arrival.turn
         self.num_arrived += 1

@@ -186,9 +186,7 @@ class OpenLoop(_Loaded):
     def ended(self, fleet: Fleet, requests: list[int]) -> None:
         follow_ups = [int(row) for row in self._next[requests] if row >= 0]
         delays_ms = self.rows.delay_ms[follow_ups] / self._ratio
-        self._push_now(
-            fleet, [(row, fleet.now_ms + float(d)) for row, d in zip(follow_ups, delays_ms, strict=True)]
-        )
+        self._push_now(fleet, [(row, fleet.now_ms + float(d)) for row, d in zip(follow_ups, delays_ms, strict=True)])
 
 
 class ClosedLoop(_Loaded):
