@@ -54,13 +54,28 @@ FACTS = RunFacts(
 
 def summary(facts: RunFacts, **changes: Any) -> dict[str, Any]:
     figures: dict[str, Any] = {
-        "num_requests": 12031, "completed_requests": 12031, "rejected_requests": 0, "failed_requests": 0,
-        "cancelled_requests": 0, "cut_requests": 0, "failure_reasons": {}, "request_throughput_rps": 3.389,
-        "input_throughput_tok_s": 40798.25, "output_throughput_tok_s": 1163.4,
-        "mean_output_token_throughput_per_user": 71.234, "median_output_token_throughput_per_user": 73.5,
-        "prefix_cache_reused_ratio": 0.3987, "first_admission_prefix_cache_reused_ratio": 0.391, "preemptions": 0,
-        "avg_accept_length": 1.0, "decode_worker_seconds": facts.worker_seconds, "gpu_hours": 7.889, "passes": 812345,
-        "wall_time_ms": facts.wall_time_ms, "end_ms": facts.end_ms, "processed_tokens_per_s": 243_210_987.6,
+        "num_requests": 12031,
+        "completed_requests": 12031,
+        "rejected_requests": 0,
+        "failed_requests": 0,
+        "cancelled_requests": 0,
+        "cut_requests": 0,
+        "failure_reasons": {},
+        "request_throughput_rps": 3.389,
+        "input_throughput_tok_s": 40798.25,
+        "output_throughput_tok_s": 1163.4,
+        "mean_output_token_throughput_per_user": 71.234,
+        "median_output_token_throughput_per_user": 73.5,
+        "prefix_cache_reused_ratio": 0.3987,
+        "first_admission_prefix_cache_reused_ratio": 0.391,
+        "preemptions": 0,
+        "avg_accept_length": 1.0,
+        "decode_worker_seconds": facts.worker_seconds,
+        "gpu_hours": 7.889,
+        "passes": 812345,
+        "wall_time_ms": facts.wall_time_ms,
+        "end_ms": facts.end_ms,
+        "processed_tokens_per_s": 243_210_987.6,
         "virtual_to_wall_ratio": facts.end_ms / facts.wall_time_ms,
     }
     for i, name in enumerate(("ttft_ms", "tpot_ms", "itl_ms", "e2e_latency_ms")):
@@ -80,8 +95,12 @@ CUT = dataclasses.replace(
     config={
         "engine": ENGINE
         | {
-            "enable_chunked_prefill": False, "max_model_len": 32768, "max_num_seqs": None, "aic_nextn": 2,
-            "decode_speedup_ratio": 1.5, "timing_model": {"type": "fixed", "prefill_ms": 10.0, "decode_ms": 1.5},
+            "enable_chunked_prefill": False,
+            "max_model_len": 32768,
+            "max_num_seqs": None,
+            "aic_nextn": 2,
+            "decode_speedup_ratio": 1.5,
+            "timing_model": {"type": "fixed", "prefill_ms": 10.0, "decode_ms": 1.5},
         }
     },
     options={"replay_concurrency": 32, "max_sim_time_ms": 60_000.0},
@@ -100,9 +119,18 @@ PAGES = {
     "complete": (summary(FACTS), FACTS),
     "cut": (
         summary(
-            CUT, num_requests=900, completed_requests=850, rejected_requests=7, failed_requests=2, cancelled_requests=1,
-            cut_requests=40, failure_reasons={"prompt_over_model_len": 7, "growth_over_pool": 2}, preemptions=1234,
-            avg_accept_length=1.8512, goodput_completed_requests=700, goodput_request_throughput_rps=17.1,
+            CUT,
+            num_requests=900,
+            completed_requests=850,
+            rejected_requests=7,
+            failed_requests=2,
+            cancelled_requests=1,
+            cut_requests=40,
+            failure_reasons={"prompt_over_model_len": 7, "growth_over_pool": 2},
+            preemptions=1234,
+            avg_accept_length=1.8512,
+            goodput_completed_requests=700,
+            goodput_request_throughput_rps=17.1,
             goodput_output_throughput_tok_s=1710.25,
         ),
         CUT,
