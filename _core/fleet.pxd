@@ -47,6 +47,7 @@ cdef class Fleet:
     cdef int64_t next_command
     cdef readonly double now_ms
     cdef readonly double last_event_ms   # the last instant at which anything but a sample happened
+    cdef double accounted_ms             # worker_seconds is integrated up to here
     cdef readonly double worker_seconds  # integral of provisioned workers over modelled time
     cdef readonly int64_t num_arrived
     cdef double horizon_ms               # rows due before this have all been handed over
@@ -62,6 +63,7 @@ cdef class Fleet:
     cdef int run(self, double until_ms, Py_ssize_t max_records) except -1 nogil
     cdef double next_instant(self) noexcept nogil
     cdef int _note_event(self) noexcept nogil
+    cdef int _account(self) noexcept nogil
     cdef int end_passes(self) except -1 nogil
     cdef int hand_over(self) except -1 nogil
     cdef int run_machines(self) except -1 nogil

@@ -205,6 +205,7 @@ cdef class Fleet:
             if self.stage == STAGE_SAMPLE:
                 self.stage = STAGE_PICK
                 if self.sample_ms <= self.now_ms:
+                    self._account()
                     return FLEET_SAMPLE
 
     cdef double next_instant(self) noexcept nogil:
@@ -216,10 +217,15 @@ cdef class Fleet:
         return at
 
     cdef int _note_event(self) noexcept nogil:
-        """Something happens now: workers are accounted for up to here."""
-        if self.now_ms > self.last_event_ms:
-            self.worker_seconds += (self.now_ms - self.last_event_ms) / 1000.0 * self.num_workers
-            self.last_event_ms = self.now_ms
+        """Something happens now."""
+        self.last_event_ms = max(self.last_event_ms, self.now_ms)
+        return self._account()
+
+    cdef int _account(self) noexcept nogil:
+        """Integrate the workers up to now, step by step as the reference does: a sample is a step, too."""
+        if self.now_ms > self.accounted_ms:
+            self.worker_seconds += (self.now_ms - self.accounted_ms) * self.num_workers / 1000.0
+            self.accounted_ms = self.now_ms
         return 0
 
     cdef int end_passes(self) except -1 nogil:

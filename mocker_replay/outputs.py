@@ -18,17 +18,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, NoReturn
 
-from mocker_replay.errors import ExitCode, MockerReplayError, OutputError
+from mocker_replay.errors import ClosedPipe, OutputError
 
 BUFFER_BYTES = 1 << 18
 STDOUT = "-"
 _NAME_LENGTH_MAX = 200  # bytes of the target's name kept in the temporary one; file systems end at 255
-
-
-class ClosedPipe(MockerReplayError):
-    """Standard output was closed by its reader (`| head -1`): not worth a word, and no fault of the run."""
-
-    exit_code = ExitCode.OK
 
 
 class Output:

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from mocker_replay.cli import flags
-from mocker_replay.cli.console import summary_console, warn
+from mocker_replay.cli.console import summary_console
 from mocker_replay.config import EngineConfig, ReplayOptions, load_engine_config
 from mocker_replay.config.origin import nearest
 from mocker_replay.errors import ConfigError, Fault, UsageError
@@ -95,7 +95,6 @@ def _replay_and_report(trace: str, given: Mapping[str, Any]) -> int:
     if not given["quiet"]:
         from mocker_replay.report.render import render_summary
 
-        warn(result.warnings)
         render_summary(result.summary, result.facts, summary_console(on_stderr="-" in outputs.values()))
     return int(result.exit_code)
 
@@ -158,13 +157,18 @@ def _output_faults(trace: str, given: Mapping[str, Any]) -> Iterator[Fault]:
         yield Fault("--json", 0, "", "", "--summary already says where the summary goes; leave one of them out")
     taken = {} if trace == "-" else {_place(trace): "the trace"}
     for name, place in _outputs(given).items():
-        if place is None:
+        if place is None or _is_device(place):
             continue
         flag = "--json" if name == "summary" and given["json"] else _flag_of(name)
         earlier = taken.setdefault(_place(place), flag)
         if earlier != flag:
             where = "standard output" if place == "-" else place
             yield Fault(flag, 0, "", "", f"{where} is already taken by {earlier}")
+
+
+def _is_device(path: str) -> bool:
+    """A device or a named pipe takes several outputs without one overwriting another."""
+    return path != "-" and os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
 def _place(path: str) -> str:

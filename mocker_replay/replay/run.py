@@ -87,11 +87,11 @@ def _open(trace: str | os.PathLike[str] | TraceSource, options: ReplayOptions) -
         trace,
         trace_format=options.trace_format,
         trace_block_size=options.effective_trace_block_size,
-        timestamp_unit=options.timestamp_unit,  # type: ignore[arg-type]  # validated
+        timestamp_unit=options.timestamp_unit,
         closed_loop=options.replay_concurrency is not None,
-        missing_timestamps=options.missing_timestamps,  # type: ignore[arg-type]
-        surplus_hash_ids=options.surplus_hash_ids,  # type: ignore[arg-type]
-        missing_hash_ids=options.missing_hash_ids,  # type: ignore[arg-type]
+        missing_timestamps=options.missing_timestamps,
+        surplus_hash_ids=options.surplus_hash_ids,
+        missing_hash_ids=options.missing_hash_ids,
     )
 
 

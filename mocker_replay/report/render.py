@@ -130,8 +130,10 @@ def _latency_lines(summary: dict[str, Any]) -> Iterator[Text]:
     yield Text("ms".ljust(_LABEL_WIDTH - 2) + "".join(header.rjust(width) for header, _ in _COLUMNS), style="bold")
     for label, _, meaning in _LATENCIES:
         numbers = "".join(cell.rjust(width) for cell in cells[label])
-        yield Text(label.ljust(_LABEL_WIDTH - 2), style="bold").append(numbers, style="not bold").append(
-            f"  {meaning}" if _LABEL_WIDTH + 6 * width + len(meaning) <= _WIDTH else "", style="not bold dim"
+        yield (
+            Text(label.ljust(_LABEL_WIDTH - 2), style="bold")
+            .append(numbers, style="not bold")
+            .append(f"  {meaning}" if _LABEL_WIDTH + 6 * width + len(meaning) <= _WIDTH else "", style="not bold dim")
         )
 
 

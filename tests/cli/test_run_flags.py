@@ -66,7 +66,7 @@ def test_defaults(replay: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
     assert replay.keywords["event_level"] == "passes"
     out, err = capsys.readouterr()
     assert out == "summary of 1 request, width 100\n"
-    assert err == "warning: a doubt\n"
+    assert err == ""
 
 
 def test_every_option_of_the_run_has_a_flag(replay: StandIn) -> None:
@@ -194,7 +194,7 @@ def test_data_on_stdout_sends_the_summary_to_stderr(
     assert replay.keywords[flag[2:]] == "-"
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == "warning: a doubt\nsummary of 1 request, width 100\n"
+    assert err == "summary of 1 request, width 100\n"
 
 
 @pytest.mark.parametrize("argv", [["--json"], ["--summary", "-"]])
