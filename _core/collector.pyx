@@ -220,9 +220,10 @@ cdef class Collector:
         self._interval.completions += 1
         self._interval.input_tokens += self._input_tokens[row]
         self._interval.output_tokens += event.b
-        if event.b >= 1:
+        # The reference leaves a TTFT of zero out of an interval's mean.
+        if event.b >= 1 and self._first_token_ms[row] > self._arrival_ms[row]:
             self._interval.ttft_count += 1
-            self._interval.ttft_sum_ms += max(0.0, self._first_token_ms[row] - self._arrival_ms[row])
+            self._interval.ttft_sum_ms += self._first_token_ms[row] - self._arrival_ms[row]
         if event.b >= 2:
             self._interval.mean_gap_count += 1
             self._interval.mean_gap_sum_ms += max(0.0, event.x - self._first_token_ms[row]) / <double>(event.b - 1)

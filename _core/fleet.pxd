@@ -12,13 +12,14 @@ cdef enum FleetStatus:
     FLEET_ENDS = 3               # requests the workload waits for ended at this instant
     FLEET_SAMPLE = 4             # a telemetry sample is due now
     FLEET_FULL = 5               # the event buffer wants to be read
+    FLEET_PLACE = 6              # a row is due and the caller places it
 
 
 cdef enum Stage:
     STAGE_PICK = 0
     STAGE_ENDS = 1
     STAGE_ARRIVALS = 2
-    STAGE_SAMPLE = 3
+    STAGE_AGAIN = 3
 
 
 cdef struct Arrival:
@@ -47,13 +48,16 @@ cdef class Fleet:
     cdef int64_t next_command
     cdef readonly double now_ms
     cdef readonly double last_event_ms   # the last instant at which anything but a sample happened
+    cdef double accounted_ms             # worker_seconds is integrated up to here
     cdef readonly double worker_seconds  # integral of provisioned workers over modelled time
     cdef readonly int64_t num_arrived
     cdef double horizon_ms               # rows due before this have all been handed over
     cdef double sample_ms                # next telemetry sample; INFINITY = none
     cdef bint telemetry
     cdef bint wake_on_end
+    cdef bint external_placement
     cdef int stage
+    cdef bint first_round                # of the instant
     cdef Py_ssize_t scanned              # records of this instant already searched for ends
     cdef int32_t* ended                  # (ended_capacity,) requests that ended at this instant, owned
     cdef int64_t num_ended
@@ -62,11 +66,12 @@ cdef class Fleet:
     cdef int run(self, double until_ms, Py_ssize_t max_records) except -1 nogil
     cdef double next_instant(self) noexcept nogil
     cdef int _note_event(self) noexcept nogil
+    cdef int _account(self) noexcept nogil
     cdef int end_passes(self) except -1 nogil
     cdef int hand_over(self) except -1 nogil
     cdef int run_machines(self) except -1 nogil
-    cdef bint due_again(self) noexcept nogil
+    cdef bint tell_ends(self) except -1 nogil
     cdef int find_ends(self) except -1 nogil
-    cdef int place(self, Arrival* arrival) except -1 nogil
+    cdef int place(self, int32_t worker, int32_t rank) except -1 nogil
     cdef int heap_push(self, Arrival* arrival) except -1 nogil
     cdef int heap_pop(self, Arrival* arrival) noexcept nogil

@@ -429,6 +429,7 @@ cdef class VllmScheduler(CalendarScheduler):
         cdef Request* request
         cdef double end_ms = prefill_end_ms
         reserved = self.set_aside()
+        self.measure_queue()     # with the requests preempted for the bursts, as on the reference
         active = 0
         for i in range(self.num_ready):
             request = &self.requests.slots[self.ready[i]]

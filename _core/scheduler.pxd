@@ -85,6 +85,7 @@ cdef class Scheduler:
     cdef int emit(self, int32_t slot, int64_t gen_before, double end_ms, bint in_decode_batch) except -1 nogil
     cdef int end_request(self, int32_t slot, int32_t status, int32_t reason, int64_t needed, int64_t available) except -1 nogil
     cdef void measure_pass(self, Moments decode, int64_t first) noexcept nogil
+    cdef void measure_queue(self) noexcept nogil
     cdef void _count_waiting(self, int32_t slot, int sign) noexcept nogil
     cdef int push_running(self, int32_t slot) except -1 nogil
     cdef int push_waiting(self, int32_t slot, bint front) except -1 nogil

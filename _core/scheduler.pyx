@@ -292,6 +292,10 @@ cdef class Scheduler:
         self.fpm[1], self.fpm[2] = <double>prefill.count, <double>computed
         self.fpm[3], self.fpm[4] = _variance(&prefill), <double>prefix
         self.fpm[5], self.fpm[6], self.fpm[7] = <double>decode.count, <double>decode.total, _variance(&decode)
+        self.measure_queue()
+
+    cdef void measure_queue(self) noexcept nogil:
+        """The part of the forward-pass record about `waiting`, as it is now."""
         self.fpm[8], self.fpm[9] = <double>self.queued.count, <double>self.queued.total
         self.fpm[10] = _variance(&self.queued)
         self.fpm[11], self.fpm[12] = <double>self.queued_decode.count, <double>self.queued_decode.total

@@ -64,6 +64,7 @@ def build_fleet(
     want: int,
     telemetry: bool,
     wake_on_end: bool,
+    external_placement: bool = False,
     block_tokens: BlockTokens | None = None,
 ) -> Fleet:
     """Machines of one replay, all publishing into one event buffer.
@@ -106,4 +107,4 @@ def build_fleet(
             for rank in range(config.dp_size)
         ]
         machines.append(Machine(Engine(worker, ranks, config.prefill_schedule_interval), out))
-    return Fleet(machines, out, telemetry=telemetry, wake_on_end=wake_on_end)
+    return Fleet(machines, out, telemetry=telemetry, wake_on_end=wake_on_end, external_placement=external_placement)

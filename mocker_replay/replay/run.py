@@ -16,12 +16,14 @@ from mocker_replay._core.fleet import Fleet
 from mocker_replay._core.types import CommandError, EngineError
 from mocker_replay.config import EngineConfig, ReplayOptions, load_engine_config
 from mocker_replay.errors import ExitCode, InvariantError
+from mocker_replay.events import Want
 from mocker_replay.replay.build import build_fleet
 from mocker_replay.replay.interrupt import InterruptFlag
 from mocker_replay.replay.result import ReplayResult
+from mocker_replay.replay.router import KvRouter
 from mocker_replay.replay.sinks import Sinks
 from mocker_replay.replay.workload import Workload, open_workload, session_names
-from mocker_replay.report.facts import COMPLETED, FAILED, NOT_ARRIVED, REJECTED, RunFacts
+from mocker_replay.report.facts import COMPLETED, FAILED, REJECTED, RunFacts
 from mocker_replay.report.summary import summarize
 from mocker_replay.shells.clock import elapsed_ms, monotonic_ns
 from mocker_replay.trace import TraceFacts, TraceSource, open_trace
@@ -116,21 +118,24 @@ class _Run:
         self._max_records = _RECORDS_PER_TURN_CALLBACK if engine.timing_model.type == "callback" else _RECORDS_PER_TURN
         self._until_ms = math.inf if options.max_sim_time_ms is None else options.max_sim_time_ms
         self.collector = Collector(options.num_workers, engine.dp_size)
+        self.router = _router(engine, options, facts)
+        wants_kv = sinks.wants_kv or self.router is not None
         self.workload: Workload = open_workload(
             source.batches(),
             facts,
             arrival_speedup_ratio=options.arrival_speedup_ratio,
             replay_concurrency=options.replay_concurrency,
-            renumber=sinks.wants_kv,
+            renumber=wants_kv,
         )
         self.fleet: Fleet = build_fleet(
             engine,
             num_workers=options.num_workers,
             trace_block_size=facts.trace_block_size,
-            want=sinks.wants,
+            want=sinks.wants | (Want.KV if wants_kv else 0),
             telemetry=sinks.wants_samples,
             wake_on_end=self.workload.wakes,
-            block_tokens=sinks.block_tokens if sinks.wants_kv else None,
+            external_placement=self.router is not None,
+            block_tokens=sinks.block_tokens if wants_kv else None,
         )
 
     def result(self) -> ReplayResult:
@@ -167,7 +172,7 @@ class _Run:
     def _loop(self, interrupt: InterruptFlag) -> bool:
         """Until nothing is left (True), or the time limit or an interrupt ends the run (False)."""
         self.workload.start(self.fleet)
-        self._sinks.start(self.collector, self.fleet)
+        self._sinks.start(self.collector, self.fleet, self.router.take_hit_rates if self.router else None)
         while not interrupt.raised:
             status = self.fleet.advance(self._until_ms, self._max_records)
             if status == "needs_rows":
@@ -177,6 +182,9 @@ class _Run:
             elif status == "sample":
                 self._consume()
                 self._sinks.sample(self.fleet)
+            elif status == "place":
+                self._consume()
+                self._place()
             elif status == "full":
                 self._consume()
             else:
@@ -186,11 +194,18 @@ class _Run:
             self._report_progress()
         return False
 
+    def _place(self) -> None:
+        assert self.router is not None
+        placement = self.router.choose(self.fleet.now_ms, *self.fleet.next_arrival())
+        self.fleet.place_next(placement.worker, placement.rank)
+
     def _consume(self) -> None:
         for first_row, names in self.workload.take_new_names():
             self._sinks.add_names(first_row, names)
         self.collector.consume(self.fleet.out)
         self._sinks.consume(self.fleet.out)
+        if self.router is not None:
+            self.router.consume(self.fleet.out)
         self.fleet.clear_events()
 
     def _report_progress(self) -> None:
@@ -244,8 +259,23 @@ class _Run:
             request_ids=self._sinks.request_ids(),
             session_names=session_names(rows) if reported and rows is not None else None,
             sessions_reported=reported,
+            placements=self.router.placements if self.router is not None else None,
             warnings=trace.warnings,
         )
+
+
+def _router(engine: EngineConfig, options: ReplayOptions, facts: TraceFacts) -> KvRouter | None:
+    """The router of mode kv_router; the fleet goes round robin by itself."""
+    if options.router_mode == "round_robin":
+        return None
+    return KvRouter(
+        options.num_workers,
+        engine.dp_size,
+        engine.block_size,
+        facts.trace_block_size,
+        seed=engine.aic_mtp_seed,
+        event_lag_ms=options.kv_event_lag_ms or 0.0,
+    )
 
 
 def _exit_code(status: Any, *, interrupted: bool) -> ExitCode:

@@ -7,7 +7,7 @@ everything could be written.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
@@ -125,7 +125,7 @@ class Sinks:
         """Whether telemetry is sampled."""
         return self._samples
 
-    def start(self, collector: Collector, fleet: Fleet) -> None:
+    def start(self, collector: Collector, fleet: Fleet, router_hits: Callable[[], tuple[float, int]] | None) -> None:
         """The run begins: the first sample is due at 0."""
         if self._samples:
             self._sampler = TelemetrySampler(
@@ -133,6 +133,7 @@ class Sinks:
                 num_gpu_blocks=self._engine.num_gpu_blocks,
                 interval_ms=self._options.telemetry_sample_interval_ms,
                 emit=self._take_sample,
+                router_hits=router_hits,
             )
             fleet.set_sample(0.0)
 

@@ -277,7 +277,7 @@ def _check_num_ids(row: Row, key: str, faulty: set[str], line: int, rules: Moonc
     num_blocks = rules.num_blocks(num_tokens)
     if num_ids < num_blocks and rules.missing_hash_ids == "refuse":
         rule = f"must not exceed the {num_ids * size} tokens of {num_ids} hash_ids at trace block size {size}"
-        faults.add(line, key, rule, num_tokens)
+        faults.add(line, key, rule + _likely_block_size(num_tokens, num_ids), num_tokens)
         faulty.add("hash_ids")
     if num_ids > num_blocks + 1 and rules.surplus_hash_ids == "refuse":
         rule = f"must hold one id per {size} tokens, {num_blocks} for {num_tokens}, but holds {num_ids}"

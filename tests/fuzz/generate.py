@@ -34,6 +34,7 @@ class Draft:
         self.num_blocks = max(1, int(self.max_blocks_a_request * rng.choice((0.8, 1, 1.2, 1.5, 2, 3, 6, 20))))
         self.num_rows = rng.choice((1, 2, 3, 5, 8, 12, 20, 30, 45))
         self.mtp = _maybe(rng, 0.2)
+        self.profiled = False
         self.spare_impossible = self.mtp or _maybe(rng, 0.8)
 
     def _trace_block_size(self) -> int:
@@ -84,17 +85,20 @@ class Draft:
         rng = self.rng
         if _maybe(rng, 0.25):
             return {"type": "polynomial"}
-        if _maybe(rng, 0.07):
+        self.profiled = _maybe(rng, 0.07)
+        if self.profiled:
             return {"type": "external", "provider": "dynamo_profile", "config": {"path": "<npz>"}}
         return {"type": "fixed", "prefill_ms": rng.choice(DURATIONS_MS), "decode_ms": rng.choice(DURATIONS_MS)}
 
     def profile(self) -> dict[str, Any]:
-        """Arrays of a measured profile, with knots where batches of this load will fall on them."""
+        """Arrays of a measured profile, with knots where batches of this load fall on them, just below and above."""
         rng = self.rng
+        most = float(self.num_rows * self.max_blocks_a_request * self.block_size)
 
         def axis(points: int) -> list[float]:
-            steps = [float(rng.choice((1, 2, self.block_size, 10, 33.5))) for _ in range(points)]
-            return [sum(steps[: i + 1]) for i in range(points)]
+            steps = [float(rng.choice((1, 2, self.block_size, 10, 33.5))) for _ in range(points - 1)]
+            knots = [sum(steps[: i + 1]) for i in range(points - 1)]
+            return [*knots, knots[-1] + rng.choice((1.0, most))]
 
         isl, active, context = axis(rng.randint(2, 5)), axis(rng.randint(2, 4)), axis(rng.randint(2, 4))
         return {
@@ -193,6 +197,8 @@ class Draft:
             args["max_sim_time_ms"] = rng.choice((0.0, 10.0, 20.0, round(rng.uniform(0, 100), 3)))
         if _maybe(rng, 0.4):
             args["telemetry_sample_interval_ms"] = rng.choice((1.0, 5.0, 10.0, 2.3, 33.3, 1000.0))
+            if self.profiled:
+                args["telemetry_sample_interval_ms"] = 1e6  # extrapolated passes can last for minutes
         if _maybe(rng, 0.15):
             args[rng.choice(("sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms"))] = rng.choice((1.0, 5.5, 30.0))
         return args
@@ -214,6 +220,6 @@ def make_case(seed: int) -> Case:
         for row in rows:
             if "timestamp" in row and row["timestamp"] < 0:
                 row["timestamp"] = 0
-    npz = draft.profile() if engine["timing_model"].get("provider") else {}
+    npz = draft.profile() if draft.profiled else {}
     text = "".join(json.dumps(row) + "\n" for row in rows)
     return Case(f"seed-{seed}", "mooncake", config, text, args, {}, npz_arrays=npz)

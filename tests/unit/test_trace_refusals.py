@@ -77,7 +77,10 @@ ONE_FAULT = [
     (row(hash_ids=[1, True]), "hash_ids[1]", "true", INT_IN(0, 2**64 - 1)),
     (row(hash_ids=[1, None]), "hash_ids[1]", "null", INT_IN(0, 2**64 - 1)),
     (row(hash_ids=["a", 1]), "hash_ids[0]", '"a"', INT_IN(0, 2**64 - 1)),
-    (row(hash_ids=[1]), "input_length", "8", "must not exceed the 4 tokens of 1 hash_ids at trace block size 4"),
+    (
+        row(hash_ids=[1]), "input_length", "8",
+        "must not exceed the 4 tokens of 1 hash_ids at trace block size 4 (block size 8 would fit)",
+    ),
     (row(hash_ids=[]), "input_length", "8", "must not exceed the 0 tokens of 0 hash_ids at trace block size 4"),
     (
         row(hash_ids=[], input_length=...), "input_length", "",

@@ -1,0 +1,190 @@
+"""`mocker-replay check`: every fault of a trace in one pass, and a profile of a faultless one.
+
+It decides what goes to which stream; faults are found by the readers, figures by `mocker_replay.trace.check`.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from mocker_replay.cli import flags
+from mocker_replay.errors import ExitCode, Fault, TraceError, UsageError
+
+if TYPE_CHECKING:
+    from mocker_replay.trace.base import TraceFacts
+    from mocker_replay.trace.check import Pool, Spread, TraceProfile
+
+_POOL: Final = "Requests that cannot fit"
+_TRACE: Final = "Reading the trace"
+
+
+def check(
+    trace: flags.Trace,
+    trace_format: flags.TraceFormat = "mooncake",
+    trace_block_size: flags.TraceBlockSize = None,
+    timestamp_unit: flags.TimestampUnit = "ms",
+    closed_loop: Annotated[
+        bool,
+        typer.Option("--closed-loop", rich_help_panel=_TRACE, help="Check for a run with --replay-concurrency."),
+    ] = False,
+    missing_timestamps: flags.MissingTimestamps = "refuse",
+    surplus_hash_ids: flags.SurplusHashIds = "refuse",
+    missing_hash_ids: flags.MissingHashIds = "refuse",
+    num_gpu_blocks: Annotated[
+        int | None, typer.Option(rich_help_panel=_POOL, help="Hold requests against a pool of so many KV blocks.")
+    ] = None,
+    block_size: Annotated[int, typer.Option(rich_help_panel=_POOL, help="Tokens of a KV block.")] = 64,
+    max_model_len: Annotated[
+        int | None, typer.Option(rich_help_panel=_POOL, help="Tokens of a request, prompt and output.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Faults, warnings and profile as one JSON object.")] = False,
+) -> int:
+    """Find every fault of TRACE in one pass; profile it if there is none.
+
+    The profile goes to standard output, faults and warnings to standard error; with --json all of them go to standard
+    output as one object. Exit codes: 0 no fault, 2 faults or bad usage.
+    """
+    from mocker_replay.cli.console import complain, warn
+    from mocker_replay.trace import open_trace
+    from mocker_replay.trace.check import profile_trace
+
+    pool = _pool(num_gpu_blocks, block_size, max_model_len)
+    try:
+        source: Any = open_trace(
+            trace,
+            trace_format=trace_format,
+            trace_block_size=512 if trace_block_size is None else trace_block_size,
+            timestamp_unit=timestamp_unit,  # type: ignore[arg-type]  # open_trace checks the words
+            closed_loop=closed_loop,
+            missing_timestamps=missing_timestamps,  # type: ignore[arg-type]
+            surplus_hash_ids=surplus_hash_ids,  # type: ignore[arg-type]
+            missing_hash_ids=missing_hash_ids,  # type: ignore[arg-type]
+        )
+        with source:
+            facts, profile = source.scan(), profile_trace(source, pool)
+    except TraceError as error:
+        if json:
+            _print_json(trace, list(error.faults), error.omitted, None, None)
+        else:
+            complain(error)
+        return int(ExitCode.USAGE)
+    if json:
+        _print_json(trace, [], 0, facts, profile)
+    else:
+        warn(facts.warnings)
+        sys.stdout.write(_text(facts, profile))
+    return int(ExitCode.OK)
+
+
+def _pool(num_gpu_blocks: int | None, block_size: int, max_model_len: int | None) -> Pool | None:
+    from mocker_replay.trace.base import MAX_TOKENS
+    from mocker_replay.trace.check import Pool
+
+    given = {"--num-gpu-blocks": num_gpu_blocks, "--block-size": block_size, "--max-model-len": max_model_len}
+    rule = f"must be from 1 to {MAX_TOKENS}"
+    faults = [
+        Fault(flag, 0, "", str(value), rule)
+        for flag, value in given.items()
+        if value is not None and not 1 <= value <= MAX_TOKENS
+    ]
+    if max_model_len is not None and num_gpu_blocks is None:
+        faults.append(Fault("--max-model-len", 0, "", "", "is of use only with --num-gpu-blocks"))
+    if faults:
+        raise UsageError.of(faults)
+    return None if num_gpu_blocks is None else Pool(num_gpu_blocks, block_size, max_model_len)
+
+
+def _print_json(
+    trace: str, faults: list[Fault], omitted: int, facts: TraceFacts | None, profile: TraceProfile | None
+) -> None:
+    import orjson
+
+    found = [{"line": f.line or None, "field": f.field, "value": f.value, "rule": f.rule} for f in faults]
+    document = {
+        "trace": trace.encode(errors="backslashreplace").decode(),  # a path need not be Unicode
+        "num_faults": len(faults) + omitted,
+        "faults": found,
+        "warnings": [] if facts is None else facts.warnings,
+        "format": None if facts is None else facts.format,
+        "digest": None if facts is None else facts.digest,
+        "profile": None if profile is None else profile.to_mapping(),
+    }
+    sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
+
+
+def _text(facts: TraceFacts, profile: TraceProfile) -> str:
+    lines = [
+        ("trace", f"{facts.name} ({facts.format}, {profile.trace_block_size} tokens a hash id)"),
+        ("rows", f"{profile.num_rows:,}"),
+        ("sessions", _sessions(profile)),
+        ("span", _span(profile)),
+        ("timestamps", _timestamps(profile)),
+        (
+            "arrivals",
+            f"{profile.num_tied_arrivals:,} at the instant of another, up to {profile.max_arrivals_at_once:,} at once",
+        ),
+        ("prompt tokens", _spread(profile.input_tokens)),
+        ("output tokens", _spread(profile.output_tokens)),
+        ("think time ms", _spread(profile.think_time_ms) if profile.think_time_ms else "none"),
+        ("prefix sharing", _sharing(profile)),
+    ]
+    if profile.num_zero_output_rows:
+        lines.append(("zero outputs", f"{profile.num_zero_output_rows:,} of the rows"))
+    if profile.num_repeated_request_ids:
+        lines.append(
+            ("request ids", f"{profile.num_repeated_request_ids:,} repeat an earlier one; logs cannot tell them apart")
+        )
+    if profile.misfits is not None:
+        lines += _misfits(profile)
+    return "".join(f"{name:<16}{text}\n" for name, text in lines)
+
+
+def _sessions(profile: TraceProfile) -> str:
+    if not profile.num_multi_turn_sessions:
+        return f"{profile.num_sessions:,}, one turn each"
+    return (
+        f"{profile.num_sessions:,}, {profile.num_multi_turn_sessions:,} with several turns, at most {profile.max_turns}"
+    )
+
+
+def _span(profile: TraceProfile) -> str:
+    text = f"{profile.span_ms:,.15g} ms"
+    return (
+        text if profile.mean_arrivals_per_s is None else f"{text}, {profile.mean_arrivals_per_s:,.4g} arrivals a second"
+    )
+
+
+def _timestamps(profile: TraceProfile) -> str:
+    order = "in order" if profile.is_sorted else "not in order"
+    likely = profile.likely_timestamp_unit
+    doubt = "" if likely == profile.timestamp_unit else f", but look like {likely}"
+    return f"read as {profile.timestamp_unit}{doubt}, {order}"
+
+
+def _spread(spread: Spread) -> str:
+    figures = (
+        ("min", spread.min), ("mean", spread.mean), ("p50", spread.p50),
+        ("p90", spread.p90), ("p99", spread.p99), ("max", spread.max),
+    )  # fmt: skip
+    return "  ".join(f"{name} {value:,.6g}" for name, value in figures)
+
+
+def _sharing(profile: TraceProfile) -> str:
+    return (
+        f"{profile.reusable_input_ratio:.1%} of prompt tokens, {profile.num_rows_sharing_prefix:,} rows; "
+        f"{profile.num_distinct_blocks:,} of {profile.num_blocks:,} blocks are distinct"
+    )
+
+
+def _misfits(profile: TraceProfile) -> list[tuple[str, str]]:
+    assert profile.misfits is not None
+    if not profile.misfits:
+        return [("fit", "every request fits the pool")]
+    lines = []
+    for misfit in profile.misfits:
+        shown = ", ".join(map(str, misfit.lines)) + (", ..." if misfit.count > len(misfit.lines) else "")
+        lines.append((misfit.outcome, f"{misfit.count:,}: {misfit.reason} (lines {shown})"))
+    return lines
