@@ -19,7 +19,7 @@ cdef enum Stage:
     STAGE_PICK = 0
     STAGE_ENDS = 1
     STAGE_ARRIVALS = 2
-    STAGE_SAMPLE = 3
+    STAGE_AGAIN = 3
 
 
 cdef struct Arrival:
@@ -57,6 +57,7 @@ cdef class Fleet:
     cdef bint wake_on_end
     cdef bint external_placement
     cdef int stage
+    cdef bint first_round                # of the instant
     cdef Py_ssize_t scanned              # records of this instant already searched for ends
     cdef int32_t* ended                  # (ended_capacity,) requests that ended at this instant, owned
     cdef int64_t num_ended
@@ -69,7 +70,7 @@ cdef class Fleet:
     cdef int end_passes(self) except -1 nogil
     cdef int hand_over(self) except -1 nogil
     cdef int run_machines(self) except -1 nogil
-    cdef bint due_again(self) noexcept nogil
+    cdef bint tell_ends(self) except -1 nogil
     cdef int find_ends(self) except -1 nogil
     cdef int place(self, int32_t worker, int32_t rank) except -1 nogil
     cdef int heap_push(self, Arrival* arrival) except -1 nogil
