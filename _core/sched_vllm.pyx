@@ -21,6 +21,7 @@ from .event_buffer cimport (
     REASON_PROMPT_OVER_POOL, TERM_COMPLETED, TERM_FAILED, TERM_REJECTED, WANT_KV, WANT_PREFILL, WANT_TOKENS, Event,
 )
 from .prefix_index cimport PrefixIndex
+from .sched_calendar cimport CalendarScheduler
 from .timing cimport TimingModel
 from .types cimport BLOCKED, NONE, SCHEDULED, SELF_PREEMPTED, STATUS_PREEMPTED, STATUS_RUNNING, STATUS_WAITING, ceil_div
 
@@ -123,6 +124,7 @@ cdef class VllmScheduler(CalendarScheduler):
             self.end_request(self.rejected[2 * i], TERM_REJECTED, self.rejected[2 * i + 1],
                              self._needed(self.rejected[2 * i], self.rejected[2 * i + 1]),
                              self._available(self.rejected[2 * i + 1]))
+        self.num_rejected = 0
         if self.num_scheduled == 0 and not self.preempted and self.end_events.count == 0:
             self.diagnose()
         event = &self.start_events.records[0]
@@ -313,6 +315,14 @@ cdef class VllmScheduler(CalendarScheduler):
         self.num_rejected += 1
         self.pop_waiting()
         return 0
+
+    cdef int detach_all(self) except -1 nogil:
+        """In a pass that failed half-way the requests it had rejected have not ended: they count as waiting."""
+        cdef int64_t i
+        for i in range(self.num_rejected):
+            self.push_waiting(self.rejected[2 * i], True)
+        self.num_rejected = 0
+        return CalendarScheduler.detach_all(self)
 
     cdef int64_t _needed(self, int32_t slot, int32_t reason) noexcept nogil:
         if reason == REASON_PROMPT_OVER_MODEL_LEN:
