@@ -34,20 +34,27 @@ $(PY):
 	@test -n "$(PYTHON)" || { echo "error: no Python >= 3.11 with venv, pip and Python.h found (PYTHON=... names one)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# Everything a build and a test need, and the package itself, editable.
-$(VENV)/.installed: $(PY) pyproject.toml setup.py
-	$(PY) -m pip install -q --disable-pip-version-check $$($(REQUIREMENTS) 'p["build-system"]["requires"]' | xargs -n1 echo)
-	$(PY) -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[test]'
+PIP_INSTALL := $(PY) -m pip install -q --disable-pip-version-check
+
+$(VENV)/.buildable: $(PY) pyproject.toml
+	$(PIP_INSTALL) $$($(REQUIREMENTS) 'p["build-system"]["requires"]' | xargs -n1 echo)
+	@touch $@
+
+# Editable, over the modules that are already built in place: pip would compile them once more.
+$(VENV)/.installed: $(VENV)/.buildable setup.py
+	MR_PREBUILT=1 $(PIP_INSTALL) --no-build-isolation -e '.[test]'
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.installed
-	$(PY) -m pip install -q --disable-pip-version-check $$($(REQUIREMENTS) 'p["project"]["optional-dependencies"]["lint"]' | xargs -n1 echo)
+	$(PIP_INSTALL) $$($(REQUIREMENTS) 'p["project"]["optional-dependencies"]["lint"]' | xargs -n1 echo)
 	@touch $@
 
 venv: $(VENV)/.installed
 
-build: venv
+build: $(VENV)/.buildable
+	@echo "building the core (the first time takes a minute or two)"
 	$(PY) setup.py -q build_ext --inplace
+	@$(MAKE) --no-print-directory venv
 
 demo: build
 	$(VENV)/bin/mocker-replay run $(DEMO_TRACE)
@@ -55,7 +62,7 @@ demo: build
 test: build
 	$(PY) -m pytest
 
-debug: venv
+debug: build
 	MR_DEBUG=1 $(PY) setup.py -q build_ext --inplace --force
 	MR_DEBUG=1 $(PY) -m pytest -m 'not packaging and not bench'; status=$$?; \
 	  $(PY) setup.py -q build_ext --inplace --force && exit $$status
@@ -89,8 +96,8 @@ fuzz-peer: build $(PEER)
 golden-update: build
 	GOLDEN_UPDATE=1 $(PY) -m pytest tests/golden
 
-dist: venv
-	$(PY) -m pip install -q --disable-pip-version-check build
+dist: $(VENV)/.buildable
+	$(PIP_INSTALL) build
 	$(PY) -m build --no-isolation --outdir dist
 
 clean:

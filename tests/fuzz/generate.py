@@ -189,6 +189,8 @@ class Draft:
         args: dict[str, Any] = {"trace_block_size": self.trace_block_size}
         if _maybe(rng, 0.3):
             args["num_workers"] = rng.randint(1, 4)
+        if args.get("num_workers", 1) * dp_size == 1 and _maybe(rng, 0.15):
+            args["router_mode"] = "kv_router"  # with several schedulers the wheel breaks ties at random
         if _maybe(rng, 0.2):
             args["replay_concurrency"] = rng.choice((1, 2, 3, 7))
         if _maybe(rng, 0.2):

@@ -47,6 +47,7 @@ class Outcome:
         routes = [r["routing_history"][0] for r in self.records]
         columns["worker"] = [route["logical_worker_id"] for route in routes]
         columns["dp_rank"] = [route["dp_rank"] for route in routes]
+        columns["reported_overlap_tokens"] = [route["reported_overlap_tokens"] for route in routes]
         columns["admissions"] = [
             [[a["at_ms"], a["reused_input_tokens"]] for a in r["admission_history"]] for r in self.records
         ]
@@ -86,7 +87,6 @@ def run_model_case(case: Case, folder: Path) -> Outcome:
     else:
         rows, args = case.rows, dict(case.args)
     sla = {key: args.pop(key) for key in SLA if key in args}
-    args.pop("router_mode", None)  # one worker in these cases: every router places alike
     run = run_model(rows, config, **args)
     failed = any(f.status in ("failed", "rejected") for f in run.figures)
     return Outcome(
@@ -109,11 +109,12 @@ def run_product_case(case: Case, folder: Path) -> Outcome:
     config = case.config_with_files(folder)
     if case.format == "synthetic":
         make, args = split_synthetic(case)
-        closed = args.get("replay_concurrency") is not None
-        workload = SyntheticWorkload(**make, block_size=block_size_of(config), closed_loop=closed)
+        make |= {key: args[key] for key in ("replay_concurrency", "arrival_speedup_ratio") if key in args}
+        args.pop("arrival_speedup_ratio", None)  # the rows are written with it
+        workload = SyntheticWorkload(**make, block_size=block_size_of(config))
         trace = folder / "synthetic.jsonl"
-        workload.write(trace)
-        args["trace_block_size"] = block_size_of(config)
+        trace.write_bytes(b"".join(workload.rows()))
+        args["trace_block_size"] = workload.written_block_size
     else:
         trace, args = case.write_trace(folder), dict(case.args)
     events = folder / "events.jsonl"
@@ -134,7 +135,7 @@ def run_product_case(case: Case, folder: Path) -> Outcome:
         telemetry=result.telemetry,
         passes=list(passes_of_log(events)),
         end_ms=max((p["at_ms"] for p in passes_of_log(events)), default=0.0),
-        cut=log_footer(events)["cut"] > 0,
+        cut=log_footer(events)["end"] == "time_limit",
         exit_code=int(result.exit_code),
     )
 
