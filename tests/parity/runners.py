@@ -40,6 +40,7 @@ class Outcome:
     end_ms: float
     cut: bool
     exit_code: int
+    failures: dict[int, str]  # row of each failed request -> why
 
     def columns(self) -> dict[str, list[Any]]:
         """The records as the columns of the case files."""
@@ -97,6 +98,7 @@ def run_model_case(case: Case, folder: Path) -> Outcome:
         end_ms=run.end_ms,
         cut=run.cut,
         exit_code=4 if failed else 0,
+        failures={f.turn.row: f.reason for f in run.figures if f.reason is not None},
     )
 
 
@@ -137,6 +139,7 @@ def run_product_case(case: Case, folder: Path) -> Outcome:
         end_ms=max((p["at_ms"] for p in passes_of_log(events)), default=0.0),
         cut=log_footer(events)["end"] == "time_limit",
         exit_code=int(result.exit_code),
+        failures=dict(failures_of_log(events)),
     )
 
 
@@ -153,6 +156,14 @@ def passes_of_log(events: Path) -> Iterator[dict[str, Any]]:
                 "dp_rank": rank["rank"],
                 **rank["fpm"],
             }
+
+
+def failures_of_log(events: Path) -> Iterator[tuple[int, str]]:
+    """Row and reason of each failed request; rows of these traces have no names of their own."""
+    for line in events.read_text().splitlines():
+        event = json.loads(line)
+        if event["event"] == "failure":
+            yield int(event["request"].removeprefix("r")), event["reason"]
 
 
 def log_footer(events: Path) -> dict[str, Any]:

@@ -69,4 +69,5 @@ def test_a_stuck_request_fails_alone(case: Case, runner: str, tmp_path: Path) ->
     columns = outcome.columns()
     assert tuple(columns["terminal_status"]) == wanted.statuses
     assert tuple(columns["terminal_time_ms"]) == wanted.end_ms
+    assert tuple(outcome.failures.values()) == wanted.failure_reasons
     assert outcome.exit_code == 4
