@@ -31,8 +31,7 @@ STUCK_RUNS: dict[str, Stuck] = {
 }
 
 # Runs under a router that is not built. They have one worker, so round robin must give the same timeline.
-OTHER_ROUTER: dict[str, str] = {
-}
+OTHER_ROUTER: dict[str, str] = {}
 
 # Argument checks of the reference whose argument does not exist here: name of the case -> the argument.
 NO_SUCH_ARGUMENT: dict[str, str] = {
