@@ -13,13 +13,12 @@ time of a command, the time of internal work. Source: driver specification, sect
 """
 cimport cython
 from libc.math cimport INFINITY, NAN, isfinite
-from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy
+from libc.stdlib cimport free, malloc, realloc
 
 from .engine cimport APPLY_ACTIVE, APPLY_APPLIED, APPLY_NO_RANK, APPLY_NOOP, APPLY_SUBMITTED
 from .event_buffer cimport (
-    CMD_CANCEL, CMD_IN_PASS, CMD_SUBMIT, CMD_SUPPRESSED, EV_COMMAND, EV_INTERNAL_WORK, RES_APPLIED, RES_NOOP,
-    RES_SUBMITTED, Event,
+    CMD_CANCEL, CMD_IN_PASS, CMD_SUBMIT, CMD_SUPPRESSED, EV_COMMAND, RES_APPLIED, RES_NOOP, RES_SUBMITTED,
+    Event,
 )
 
 from typing import NamedTuple

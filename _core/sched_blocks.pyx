@@ -6,7 +6,7 @@ Source: engine specification, sections 2.2, 2.3, 3.4, 4.1, 4.3, 4.5.
 from libc.stdlib cimport free, malloc, realloc
 
 from .event_buffer cimport EV_KV_REMOVED, EV_KV_STORED, WANT_KV, Event
-from .types cimport NONE, PRIVATE, ceil_div
+from .types cimport NONE, PRIVATE
 
 cdef enum:
     HASH_SEED = 1337
