@@ -18,6 +18,9 @@ from tests.model.request import Request, Status, ceil_div
 from tests.model.sampler import BurstSampler
 from tests.model.timing import scaled_ms
 
+# Under MTP two requests can preempt each other for ever; the reference does not end then.
+FRUITLESS_PASSES_MAX = 1000
+
 
 class Outcome(enum.Enum):
     SCHEDULED = "scheduled"
@@ -85,6 +88,7 @@ class Rank:
         self.waiting: list[Request] = []
         self.capacity_bound = False
         self.num_preemptions = 0
+        self.fruitless_passes = 0  # preempting for bursts, since the last token, end or submission
 
     @property
     def has_work(self) -> bool:
@@ -97,6 +101,7 @@ class Rank:
             identities = [None] * ceil_div(len(tokens), self.block_size)
         request = Request(number, len(tokens), n_out, identities, self.config.max_model_len)
         self.waiting.append(request)
+        self.fruitless_passes = 0
         return request
 
     def gauges(self) -> dict[str, Any]:
@@ -128,8 +133,16 @@ class Rank:
         self.result.record = forward_pass_record(self.result.scheduled.values(), self.waiting)
         if self.result.effect_free and self.result.end_ms == start_ms:
             self._fail_head()
+        self._count_fruitless()
         self.pool.check()
         return self.result
+
+    def _count_fruitless(self) -> None:
+        result = self.result
+        if result.tokens or result.completed or result.rejected or result.failed:
+            self.fruitless_passes = 0
+        elif self.config.nextn is not None and result.preemptions:
+            self.fruitless_passes += 1
 
     # Step A and B
 
@@ -353,21 +366,28 @@ class Rank:
         assert self.config.nextn is not None
         return min(self.config.nextn + 1, request.remaining)
 
+    def _burst_blocks(self, request: Request) -> int:
+        """Blocks the request needs to hold its longest burst."""
+        return ceil_div(request.length + self._burst_max(request), self.block_size)
+
     def _set_bursts_aside(self, ready: list[Request]) -> tuple[list[Request], int]:
-        """Reserve room for the longest burst of everybody, preempting until it fits."""
+        """Reserve room for the longest burst of everybody, preempting until it fits.
+
+        Who could not hold its burst alone fails; so does the victim when requests have only taken the pool from
+        each other for a long time.
+        """
         while ready:
-            slots = sum(
-                ceil_div(r.length + self._burst_max(r), self.block_size) - ceil_div(r.length, self.block_size)
-                for r in ready
-            )
+            slots = sum(self._burst_blocks(r) - ceil_div(r.length, self.block_size) for r in ready)
             if self.pool.set_aside(slots):
                 return ready, slots
-            victim = self._victim()
-            if ceil_div(victim.length + self._burst_max(victim), self.block_size) > self.pool.num_blocks:
-                self.running.remove(victim)
-                self._release(victim)
-                self.result.failed.append((victim, "burst_over_pool"))
-            else:
+            hopeless = [r for r in ready if self._burst_blocks(r) > self.pool.num_blocks]
+            if not hopeless and self.fruitless_passes >= FRUITLESS_PASSES_MAX:
+                hopeless = [self._victim()]
+            for request in hopeless:
+                self.running.remove(request)
+                self._release(request)
+                self.result.failed.append((request, "burst_over_pool"))
+            if not hopeless:
                 self._preempt_one(take_back=False)
             ready = [r for r in self.running if r.computed == r.length and not r.done]
         return [], 0
