@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.model.chains import prompt_tokens
 from tests.model.config import ModelConfig
+from tests.model.pool import Removed, Stored
 from tests.model.scheduler import PassResult
 from tests.model.telemetry import Telemetry
 from tests.model.timing import TimingModel
@@ -54,6 +55,7 @@ class ModelRun:
     records: list[dict[str, Any]]  # forward-pass records with at_ms, in order of delivery
     telemetry: dict[str, Any] | None
     passes: list[dict[str, Any]]
+    cache_events: list[tuple[float, int, int, Removed | Stored]]  # (pass end, worker, rank, change)
     end_ms: float
     worker_seconds: float
     cut: bool
@@ -94,6 +96,7 @@ class ReplayModel:
         self.telemetry = Telemetry(telemetry_sample_interval_ms) if telemetry_sample_interval_ms else None
         self.trace_passes = trace_passes
         self.passes: list[dict[str, Any]] = []
+        self.cache_events: list[tuple[float, int, int, Removed | Stored]] = []
         self.records: list[dict[str, Any]] = []
         self.next_worker = 0
         self.now_ms = 0.0
@@ -116,6 +119,7 @@ class ReplayModel:
             self.records,
             self.telemetry.as_dict() if self.telemetry else None,
             self.passes,
+            self.cache_events,
             self.now_ms,
             self.worker_seconds,
             cut=any(f.status is None for f in self.figures),
@@ -188,7 +192,8 @@ class ReplayModel:
     def _finish(self, worker: Worker) -> None:
         group, records = worker.finish_pass()
         self.records += [{"at_ms": group.end_ms, **record} for record in records]
-        for result in group.results.values():
+        for rank, result in group.results.items():
+            self.cache_events += [(group.end_ms, worker.index, rank, event) for event in result.cache_events]
             if self.telemetry is not None:
                 self.telemetry.decoded(result.forwards, result.forward_tokens)
             for request, burst in result.tokens:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.model.chains import Chains
 from tests.model.config import ModelConfig
-from tests.model.pool import BlockPool, Identity
+from tests.model.pool import BlockPool, Removed, Stored
 from tests.model.records import forward_pass_record
 from tests.model.request import Request, Status, ceil_div
 from tests.model.sampler import BurstSampler
@@ -56,7 +56,7 @@ class PassResult:
     failed: list[tuple[Request, str]] = field(default_factory=list)
     scheduled: dict[Request, Work] = field(default_factory=dict)
     record: dict[str, Any] = field(default_factory=dict)
-    stored: list[Identity] = field(default_factory=list)
+    cache_events: list[Removed | Stored] = field(default_factory=list)
     prefill_ms: float = 0.0
     decode_ms: float = 0.0
     end_ms: float = 0.0
@@ -134,6 +134,7 @@ class Rank:
         if self.result.effect_free and self.result.end_ms == start_ms:
             self._fail_head()
         self._count_fruitless()
+        self.result.cache_events, self.pool.journal = self.pool.journal, []
         self.pool.check()
         return self.result
 
@@ -268,15 +269,24 @@ class Rank:
         """Blocks computed to their end become visible."""
         if not self.config.enable_prefix_caching:
             return
-        for entry in request.table[before // self.block_size : after // self.block_size]:
+        run: Stored | None = None
+        first = before // self.block_size
+        for index, entry in enumerate(request.table[first : after // self.block_size], first):
+            newly_visible = False
             if entry.identity is None:
                 entry.identity = self.chains.fresh()
                 entry.to_be_cached = True
             if entry.to_be_cached:
                 entry.to_be_cached = False
                 assert entry.copy is not None
-                if self.pool.cache(entry.copy, entry.identity):
-                    self.result.stored.append(entry.identity)
+                newly_visible = self.pool.cache(entry.copy, entry.identity)
+            if not newly_visible:
+                run = None
+            elif run is None:
+                run = Stored(request.number, index, [entry.identity])
+                self.pool.journal.append(run)
+            else:
+                run.identities.append(entry.identity)
 
     def _note(self, request: Request, take: int, prompt_before: int, after: int, reuse: int) -> None:
         prompt = min(after, request.n_in) - prompt_before
