@@ -22,6 +22,10 @@ cdef inline double _rank_end(Scheduler rank) noexcept nogil:
     return rank.pass_end_ms
 
 
+cdef inline bint _rank_executed(Scheduler rank) noexcept nogil:
+    return rank.executed
+
+
 cdef inline bint _rank_idle(Scheduler rank) noexcept nogil:
     return rank.effect_free
 
@@ -82,7 +86,6 @@ cdef class Engine:
         cdef int32_t executed = 0
         cdef bint defer, may_defer
         cdef double end_ms = now_ms
-        cdef Py_ssize_t head = out.count
         cdef Event* event
         if self.poisoned or self.in_pass:
             with gil:
@@ -90,7 +93,6 @@ cdef class Engine:
         self.poisoned = True     # until this is through: a failure half-way leaves no usable state
         self.pass_effect_free = True
         may_defer = self.dp_size > 1 and self.wave % self.prefill_schedule_interval != 0
-        out.emplace(EV_PASS_START, now_ms, self.worker, NONE, NONE)
         for i in range(self.dp_size):
             if not (<Scheduler>self.ranks[i]).has_work():
                 continue
@@ -99,14 +101,15 @@ cdef class Engine:
             executed += 1
             end_ms = max(end_ms, _rank_end(<Scheduler>self.ranks[i]))
             self.pass_effect_free = self.pass_effect_free and _rank_idle(<Scheduler>self.ranks[i])
-            _append_start(<Scheduler>self.ranks[i], out, now_ms)
         self.poisoned = False
         if executed == 0:
-            out.count = head
             return 0
         self.pass_id += 1
-        event = &out.records[head]
+        event = out.emplace(EV_PASS_START, now_ms, self.worker, NONE, NONE)
         event.a, event.b, event.c, event.x = self.pass_id, executed, self.wave, end_ms
+        for i in range(self.dp_size):
+            if _rank_executed(<Scheduler>self.ranks[i]):
+                _append_start(<Scheduler>self.ranks[i], out, now_ms)
         out.emplace(EV_PASS_START_CLOSE, now_ms, self.worker, NONE, NONE)
         self.in_pass = True
         self.pass_start_ms = now_ms
@@ -176,5 +179,5 @@ cdef class Engine:
     cdef int publish_cuts(self, EventBuffer out, double now_ms) except -1 nogil:
         cdef int32_t i
         for i in range(self.dp_size):
-            (<Scheduler>self.ranks[i]).publish_cuts(out, now_ms, self.in_pass)
+            (<Scheduler>self.ranks[i]).publish_cuts(out, now_ms, self.in_pass or self.poisoned)
         return 0

@@ -205,12 +205,11 @@ cdef class Fleet:
                 at = self.next_instant()
                 if at == INFINITY:
                     return FLEET_DONE if self.horizon_ms == INFINITY else FLEET_NEEDS_ROWS
-                at = min(at, self.sample_ms)
                 if at >= self.horizon_ms:
                     return FLEET_NEEDS_ROWS
                 if at > until_ms:
                     return FLEET_UNTIL
-                self.now_ms = max(self.now_ms, at)
+                self.now_ms = max(self.now_ms, min(at, self.sample_ms))
                 self.stage = STAGE_ENDS
             if self.stage == STAGE_ENDS:
                 self.end_passes()

@@ -39,7 +39,7 @@ cdef struct Request:
     double emit_ms               # its end
     double emit_before_ms        # end of the pass of the emission before
     uint8_t emit_consecutive     # the token before came with the rank's previous pass
-    uint8_t emit_decode          # it was in the decode batch
+    uint8_t emit_forward         # it had no prompt work in that pass
     # Steady decoding (sched_calendar): while set, gen, computed, alloc and the emission are implied by the step count.
     uint8_t steady
     int64_t gen_offset           # gen = gen_offset + steps

@@ -128,6 +128,8 @@ cdef class CalendarScheduler(BlockScheduler):
         self.tokens_emitted += n
         self.emitters += n
         self.consecutive_emitters += n
+        self.forwards += n
+        self.forward_tokens += n
         self.lengths.total_sq += 2 * self.lengths.total + n
         self.lengths.total += n
         self.steps += 1
@@ -187,7 +189,8 @@ cdef class CalendarScheduler(BlockScheduler):
         request.work_prefix = request.n_in
         request.work_terminal = 0
         request.emit_tokens = 1
-        request.emit_consecutive = request.emit_decode = 1
+        request.emit_consecutive = request.emit_forward = 1
+        request.emit_excess = 0
         if in_step:
             request.emit_pass = self.pass_number - 1
             request.emit_ms, request.emit_before_ms = self.previous_end_ms, self.before_previous_end_ms

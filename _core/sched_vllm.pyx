@@ -21,6 +21,7 @@ from .event_buffer cimport (
     REASON_PROMPT_OVER_POOL, TERM_COMPLETED, TERM_FAILED, TERM_REJECTED, WANT_KV, WANT_PREFILL, WANT_TOKENS, Event,
 )
 from .prefix_index cimport PrefixIndex
+from .sched_calendar cimport CalendarScheduler
 from .timing cimport TimingModel
 from .types cimport BLOCKED, NONE, SCHEDULED, SELF_PREEMPTED, STATUS_PREEMPTED, STATUS_RUNNING, STATUS_WAITING, ceil_div
 
@@ -88,6 +89,7 @@ cdef class VllmScheduler(CalendarScheduler):
         free(self.rejected)
         free(self.ready)
         free(self.bursts)
+        free(self.excess)
 
     # -- the pass ---------------------------------------------------------------------------------
 
@@ -122,6 +124,7 @@ cdef class VllmScheduler(CalendarScheduler):
             self.end_request(self.rejected[2 * i], TERM_REJECTED, self.rejected[2 * i + 1],
                              self._needed(self.rejected[2 * i], self.rejected[2 * i + 1]),
                              self._available(self.rejected[2 * i + 1]))
+        self.num_rejected = 0
         if self.num_scheduled == 0 and not self.preempted and self.end_events.count == 0:
             self.diagnose()
         event = &self.start_events.records[0]
@@ -313,6 +316,14 @@ cdef class VllmScheduler(CalendarScheduler):
         self.pop_waiting()
         return 0
 
+    cdef int detach_all(self) except -1 nogil:
+        """In a pass that failed half-way the requests it had rejected have not ended: they count as waiting."""
+        cdef int64_t i
+        for i in range(self.num_rejected):
+            self.push_waiting(self.rejected[2 * i], True)
+        self.num_rejected = 0
+        return CalendarScheduler.detach_all(self)
+
     cdef int64_t _needed(self, int32_t slot, int32_t reason) noexcept nogil:
         if reason == REASON_PROMPT_OVER_MODEL_LEN:
             return self.requests.slots[slot].n_in
@@ -331,6 +342,7 @@ cdef class VllmScheduler(CalendarScheduler):
         cdef Request* request
         cdef int32_t* ready
         cdef int64_t* bursts
+        cdef int64_t* excess
         if self.num_running > self.ready_capacity:
             ready = <int32_t*>realloc(self.ready, self.num_running * 2 * sizeof(int32_t))
             if ready is not NULL:
@@ -338,7 +350,10 @@ cdef class VllmScheduler(CalendarScheduler):
             bursts = <int64_t*>realloc(self.bursts, self.num_running * 2 * sizeof(int64_t))
             if bursts is not NULL:
                 self.bursts = bursts
-            if ready is NULL or bursts is NULL:
+            excess = <int64_t*>realloc(self.excess, self.num_running * 2 * sizeof(int64_t))
+            if excess is not NULL:
+                self.excess = excess
+            if ready is NULL or bursts is NULL or excess is NULL:
                 with gil:
                     raise MemoryError(f"{self.num_running} ready requests")
             self.ready_capacity = self.num_running * 2
@@ -365,7 +380,6 @@ cdef class VllmScheduler(CalendarScheduler):
         cdef int32_t slot
         cdef Request* request
         cdef double end_ms = prefill_end_ms
-        cdef bint decoding
         for i in range(self.num_ready):
             request = &self.requests.slots[self.ready[i]]
             if request.gen > 0 or request.work_prompt == 0:
@@ -374,7 +388,6 @@ cdef class VllmScheduler(CalendarScheduler):
         if batch > 0:
             end_ms += self.timing.decode_ms(batch, active, self.kv_capacity_tokens)
         self.pass_end_ms = end_ms
-        self.decode_batch = batch
         if self.num_steady > 0:
             self.emit_steady()
             if self.num_leaving > 0:
@@ -382,9 +395,8 @@ cdef class VllmScheduler(CalendarScheduler):
         for i in range(self.num_ready):
             slot = self.ready[i]
             request = &self.requests.slots[slot]
-            decoding = request.gen > 0 or request.work_prompt == 0
             request.gen += 1
-            self.emit(slot, request.gen - 1, end_ms, decoding)
+            self.emit(slot, request.gen - 1, end_ms, 0)
             if self.remaining(slot) == 0:
                 self._leave_running(slot, TERM_COMPLETED, self.completion_reason(request), -1, -1)
         self.join_steady()
@@ -437,12 +449,10 @@ cdef class VllmScheduler(CalendarScheduler):
         if self.num_ready > 0:
             end_ms += self.timing.decode_ms(self.num_ready, active, self.kv_capacity_tokens)
         self.pass_end_ms = end_ms
-        self.decode_batch = self.num_ready
         for i in range(self.num_ready):
-            request = &self.requests.slots[self.ready[i]]
-            request.emit_excess = self.sample()
-            self.bursts[i] = min(request.emit_excess, self.remaining(self.ready[i]))
-            request.emit_excess -= self.bursts[i]
+            self.excess[i] = self.sample()
+            self.bursts[i] = min(self.excess[i], self.remaining(self.ready[i]))
+            self.excess[i] -= self.bursts[i]
         for i in range(self.num_ready):
             slot = self.ready[i]
             request = &self.requests.slots[slot]
@@ -456,7 +466,7 @@ cdef class VllmScheduler(CalendarScheduler):
                         reserved -= 1
                     request.alloc = request.n_in + request.gen
             request.computed = request.n_in + request.gen - 1
-            self.emit(slot, gen_before, end_ms, True)
+            self.emit(slot, gen_before, end_ms, self.excess[i])
             if self.remaining(slot) == 0:
                 self._leave_running(slot, TERM_COMPLETED, self.completion_reason(request), -1, -1)
         self.pool.release_private(reserved)

@@ -21,7 +21,7 @@ from .types cimport NONE, STATUS_WAITING
 # published: a cancellation that discards pending output takes it back.
 cdef enum:
     PACK_CONSECUTIVE = 1
-    PACK_DECODE = 2
+    PACK_FORWARD = 2
     PACK_SHIFT = 2
     PACK_TOKENS = 0xffff
     PACK_EXCESS_SHIFT = 18
@@ -174,14 +174,16 @@ cdef class Scheduler:
         if slot != NONE:
             tokens = self.requests.slots[slot].emit_tokens
             packed = ((PACK_CONSECUTIVE if self.requests.slots[slot].emit_consecutive else 0)
-                      | (PACK_DECODE if self.requests.slots[slot].emit_decode else 0))
+                      | (PACK_FORWARD if self.requests.slots[slot].emit_forward else 0)
+                      | (self.requests.slots[slot].emit_excess << PACK_EXCESS_SHIFT))
         if tokens > 0:
             self.tokens_emitted -= tokens
             self.emitters -= 1
             if packed & PACK_CONSECUTIVE:
                 self.consecutive_emitters -= 1
-            if packed & PACK_DECODE:
-                self.decode_batch -= 1
+            if packed & PACK_FORWARD:
+                self.forwards -= 1
+                self.forward_tokens -= tokens + (packed >> PACK_EXCESS_SHIFT)
         return before
 
     # -- a pass -----------------------------------------------------------------------------------
@@ -196,7 +198,7 @@ cdef class Scheduler:
         self.effect_free = False
         self.num_scheduled = self.tokens_scheduled = 0
         self.tokens_emitted = self.emitters = self.consecutive_emitters = 0
-        self.decode_batch = self.prefill_tokens = 0
+        self.forwards = self.forward_tokens = self.prefill_tokens = 0
         self.start_events.reset()
         self.end_events.reset()
         self.kv_events.reset()
@@ -210,15 +212,17 @@ cdef class Scheduler:
             left = room
         return left if left > 0 else 0
 
-    cdef int emit(self, int32_t slot, int64_t gen_before, double end_ms, bint in_decode_batch) except -1 nogil:
-        """Record the tokens a request got in this pass: gen - gen_before of them, all at its end."""
+    cdef int emit(self, int32_t slot, int64_t gen_before, double end_ms, int64_t excess) except -1 nogil:
+        """Record the tokens a request got in this pass: gen - gen_before of them, all at its end.
+
+        excess: drafts accepted beyond what it may generate.
+        """
         cdef Request* request = &self.requests.slots[slot]
         cdef int64_t n = request.gen - gen_before
         cdef bint consecutive = request.emit_pass == self.pass_number - 1 and gen_before > 0
         cdef Event* event
         if gen_before == 0:
-            event = self.end_events.emplace(EV_FIRST_TOKEN, end_ms, self.worker, self.rank, request.ordinal)
-            event.a = n
+            self.end_events.emplace(EV_FIRST_TOKEN, end_ms, self.worker, self.rank, request.ordinal)
         elif not consecutive:
             event = self.end_events.emplace(EV_RESUMED, end_ms, self.worker, self.rank, request.ordinal)
             event.x = request.emit_ms
@@ -232,7 +236,11 @@ cdef class Scheduler:
         request.emit_before_ms = request.emit_ms
         request.emit_ms = end_ms
         request.emit_consecutive = consecutive
-        request.emit_decode = in_decode_batch
+        request.emit_forward = request.work_prompt == 0
+        request.emit_excess = excess
+        if request.emit_forward:
+            self.forwards += 1
+            self.forward_tokens += n + excess
         self.tokens_emitted += n
         self.emitters += 1
         if consecutive:
@@ -257,8 +265,7 @@ cdef class Scheduler:
         event.x = INFINITY if emitted_now else request.emit_ms
         if emitted_now:
             event.e = ((request.emit_tokens << PACK_SHIFT) | (PACK_CONSECUTIVE if request.emit_consecutive else 0)
-                       | (PACK_DECODE if request.emit_decode else 0)
-                       | (request.emit_excess << PACK_EXCESS_SHIFT if request.gen > request.emit_tokens else 0))
+                       | (PACK_FORWARD if request.emit_forward else 0) | (request.emit_excess << PACK_EXCESS_SHIFT))
         self.give_up(slot)
         self.requests.remove(slot)
         return 0
@@ -313,7 +320,7 @@ cdef class Scheduler:
         event.x = self.previous_end_ms
         if executed:
             event.a, event.b, event.c = self.tokens_emitted, self.consecutive_emitters, self.emitters
-            event.d, event.e = self.prefill_tokens, self.decode_batch
+            event.d, event.e, event.f = self.prefill_tokens, self.forwards, self.forward_tokens
         if self.want & WANT_FPM:
             event = out.emplace(EV_FPM, end_ms, self.worker, self.rank, NONE)
             words = out.emplace_words(event, FPM_WIDTH)
@@ -326,7 +333,7 @@ cdef class Scheduler:
             out.extend(self.end_events, end_ms)
             for i in range(first, out.count):
                 if out.records[i].kind == EV_TERMINAL:
-                    out.records[i].e >>= PACK_EXCESS_SHIFT
+                    out.records[i].e = 0
                     if out.records[i].x == INFINITY:
                         out.records[i].x = end_ms
             if end_ms != self.pass_end_ms:

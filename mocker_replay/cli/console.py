@@ -1,4 +1,4 @@
-"""Words for people: errors, and the console of the summary. Decides form, never content."""
+"""Words for people: errors, warnings, and the console of the summary. Decides form, never content."""
 
 from __future__ import annotations
 

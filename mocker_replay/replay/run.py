@@ -76,10 +76,14 @@ def replay(
             engine, options, facts, events=events, event_level=event_level, requests=requests, summary=summary,
             telemetry=telemetry,
         ) as sinks:  # fmt: skip
-            return _Run(engine, options, facts, source, sinks, progress).result()
+            run = _Run(engine, options, facts, source, sinks, progress)
+            result = run.result()
     finally:
         if source is not trace:
             source.close()
+    if run.failure is not None:
+        raise InvariantError(f"the run stopped at {result.facts.end_ms} ms: {_text_of(run.failure)}") from run.failure
+    return result
 
 
 def _open(trace: str | os.PathLike[str] | TraceSource, options: ReplayOptions) -> TraceSource:
@@ -95,6 +99,14 @@ def _open(trace: str | os.PathLike[str] | TraceSource, options: ReplayOptions) -
         surplus_hash_ids=options.surplus_hash_ids,
         missing_hash_ids=options.missing_hash_ids,
     )
+
+
+class _Stopped(Exception):
+    """The machines cannot go on; what was true until then is kept."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
 
 
 class _Run:
@@ -114,6 +126,7 @@ class _Run:
         self._facts = facts
         self._sinks = sinks
         self._progress = progress
+        self.failure: Exception | None = None  # why the machines could not go on
         self._progress_ns = monotonic_ns()
         self._max_records = _RECORDS_PER_TURN_CALLBACK if engine.timing_model.type == "callback" else _RECORDS_PER_TURN
         self._until_ms = math.inf if options.max_sim_time_ms is None else options.max_sim_time_ms
@@ -139,13 +152,12 @@ class _Run:
         )
 
     def result(self) -> ReplayResult:
-        failure: EngineError | CommandError | None = None
         started_ns = monotonic_ns()
         with InterruptFlag() as interrupt:
             try:
                 complete = self._loop(interrupt)
-            except (EngineError, CommandError) as exc:
-                failure, complete = exc, False
+            except _Stopped as stopped:
+                self.failure, complete = stopped.cause, False
             if not complete:
                 self.fleet.publish_cuts()
             self._consume()
@@ -162,9 +174,7 @@ class _Run:
             warnings=facts.warnings,
             exit_code=_exit_code(columns["status"], interrupted=interrupt.raised),
         )
-        self._sinks.finish(result, stopped=failure is not None)
-        if failure is not None:
-            raise InvariantError(f"the run stopped at {self.fleet.last_event_ms} ms: {failure}") from failure
+        self._sinks.finish(result, stopped=self.failure is not None)
         return result
 
     # -- the loop -----------------------------------------------------------------------------------
@@ -174,7 +184,7 @@ class _Run:
         self.workload.start(self.fleet)
         self._sinks.start(self.collector, self.fleet, self.router.take_hit_rates if self.router else None)
         while not interrupt.raised:
-            status = self.fleet.advance(self._until_ms, self._max_records)
+            status = self._advance()
             if status == "needs_rows":
                 self.workload.more(self.fleet)
             elif status == "ends":
@@ -193,6 +203,13 @@ class _Run:
                 return status == "done"
             self._report_progress()
         return False
+
+    def _advance(self) -> str:
+        """One stretch of the fleet; an engine that cannot go on, or a user's model that raises, ends the run."""
+        try:
+            return self.fleet.advance(self._until_ms, self._max_records)
+        except Exception as exc:
+            raise _Stopped(exc) from exc
 
     def _place(self) -> None:
         assert self.router is not None
@@ -262,6 +279,11 @@ class _Run:
             placements=self.router.placements if self.router is not None else None,
             warnings=trace.warnings,
         )
+
+
+def _text_of(failure: Exception) -> str:
+    """The core's own errors speak for themselves; a user's model is named by its exception."""
+    return str(failure) if isinstance(failure, EngineError | CommandError) else repr(failure)
 
 
 def _router(engine: EngineConfig, options: ReplayOptions, facts: TraceFacts) -> KvRouter | None:

@@ -28,7 +28,7 @@ class Figures:
     arrival_ms: float | None = None
     worker: int | None = None
     rank: int | None = None
-    overlap_tokens: int = 0
+    overlap_blocks: int | None = None  # prompt blocks a router saw in the cache; None under round robin
     admissions: list[tuple[float, int]] = field(default_factory=list)
     token_ms: list[float] = field(default_factory=list)
     status: str | None = None
@@ -80,8 +80,11 @@ class ReplayModel:
         replay_concurrency: int | None,
         max_sim_time_ms: float | None,
         telemetry_sample_interval_ms: float | None,
+        router_mode: str,
         trace_passes: bool,
     ) -> None:
+        self.by_prefix = router_mode == "kv_router"
+        assert not self.by_prefix or num_workers * config.dp_size == 1, "the model knows no cost of placement"
         sessions = read_turns(rows, trace_block_size)
         self.config, self.trace_block_size = config, trace_block_size
         self.workload = Workload(sessions, arrival_speedup_ratio, replay_concurrency)
@@ -168,13 +171,12 @@ class ReplayModel:
         figures.arrival_ms, figures.worker, figures.rank = due_ms, worker.index, rank
         tokens = prompt_tokens(turn.hash_ids, self.trace_block_size, turn.input_tokens)
         request = worker.ranks[rank].submit(turn.row, tokens, turn.output_tokens)
-        for entry in request.table:
-            if entry.identity not in worker.visible[rank]:
-                break
-            figures.overlap_tokens += self.config.block_size
+        if self.by_prefix:
+            seen = [entry.identity in worker.visible[rank] for entry in request.table]
+            figures.overlap_blocks = seen.index(False) if False in seen else len(seen)
         worker.publish(rank)
         if self.telemetry is not None:
-            self.telemetry.arrived()
+            self.telemetry.arrived(figures, self.config.block_size)
 
     def _started(self, worker: Worker, results: Mapping[int, PassResult]) -> None:
         for rank, result in results.items():
@@ -234,9 +236,13 @@ def run_model(
     replay_concurrency: int | None = None,
     max_sim_time_ms: float | None = None,
     telemetry_sample_interval_ms: float | None = None,
+    router_mode: str = "round_robin",
     trace_passes: bool = False,
 ) -> ModelRun:
-    """Replay rows (dicts of a valid Mooncake trace); telemetry is taken when an interval is given."""
+    """Replay rows (dicts of a valid Mooncake trace); telemetry is taken when an interval is given.
+
+    `kv_router` is known for one scheduler only, where it adds what the router sees of the cache at each arrival.
+    """
     return ReplayModel(
         rows,
         ModelConfig.from_mapping(config, timing),
@@ -246,5 +252,6 @@ def run_model(
         replay_concurrency=replay_concurrency,
         max_sim_time_ms=max_sim_time_ms,
         telemetry_sample_interval_ms=telemetry_sample_interval_ms,
+        router_mode=router_mode,
         trace_passes=trace_passes,
     ).run()

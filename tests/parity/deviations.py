@@ -30,9 +30,6 @@ STUCK_RUNS: dict[str, Stuck] = {
     "x09_exact_fit_plus1": Stuck(("failed",), (14.0,), ("growth_over_pool",)),
 }
 
-# Runs under a router that is not built. They have one worker, so round robin must give the same timeline.
-OTHER_ROUTER: dict[str, str] = {}
-
 # Argument checks of the reference whose argument does not exist here: name of the case -> the argument.
 NO_SUCH_ARGUMENT: dict[str, str] = {
     "args-error-replay-mode-online-capture": "replay_mode",
