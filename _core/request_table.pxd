@@ -44,6 +44,7 @@ cdef struct Request:
     uint8_t steady
     int64_t gen_offset           # gen = gen_offset + steps
     int64_t last_step            # step that emits the last token
+    int64_t joined_step          # steps when it became steady: its last emission of before is still written down
     int64_t seniority            # order of admission into running
     int32_t phase_next           # ring of requests with the same block phase
     int32_t phase_prev

@@ -6,15 +6,17 @@ forward-pass record in order.
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.generate import make_case
 from tests.parity import compare
-from tests.parity.cases import Case
+from tests.parity.cases import Case, read_replay_case
 from tests.parity.runners import run_model_case, run_product_case
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -38,3 +40,12 @@ def differences(case: Case) -> list[str]:
 @given(SEEDS)
 def test_core_equals_model(seed: int) -> None:
     assert differences(make_case(seed)) == []
+
+
+FOUND = sorted((Path(__file__).parent / "found").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
+def test_what_once_differed(path: Path) -> None:
+    """Inputs on which the compiled core was wrong, made small by the fuzzer."""
+    assert differences(read_replay_case(json.loads(path.read_text()))) == []
