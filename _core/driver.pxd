@@ -3,6 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from .engine cimport Engine
 from .event_buffer cimport EventBuffer
+from .lanes cimport Envelope, Lane
 
 
 cdef enum Phase:
@@ -41,25 +42,6 @@ cdef enum Stimulus:
     NUM_STIMULI = 15
 
 
-cdef struct Envelope:
-    int64_t command_id
-    int32_t kind                 # CommandKind
-    int32_t rank
-    int32_t request
-    int32_t discard              # cancel: also drop outputs of the pass in flight
-    int64_t n_in
-    int64_t n_out
-    uint64_t* hash_ids           # owned by whoever holds the envelope; NULL after it is applied
-    int64_t num_hash_ids
-
-
-cdef struct Lane:
-    Envelope* items              # ring, owned
-    int64_t head
-    int64_t count
-    int64_t mask                 # capacity - 1; -1 while empty of memory
-
-
 cdef struct Reply:
     int64_t command_id
     int64_t status               # CommandStatus
@@ -71,6 +53,7 @@ cdef class Machine:
     cdef EventBuffer boundary_events     # what the last BOUNDARY_APPLY returned instead of publishing
     cdef readonly int phase
     cdef bint publishing                 # events of the last step are not yet on the lane
+    cdef bint half_published             # it stopped like that: their commands are not acknowledged
     cdef bint cancelled
     cdef readonly double engine_ms       # largest modelled time handed to the engine
     cdef bint has_carried
@@ -113,8 +96,3 @@ cdef class Machine:
     cdef int _stop(self) noexcept nogil
     cdef int _reply(self, int64_t command_id, int64_t status) except -1 nogil
     cdef int _refuse(self, int stimulus) except -1
-
-
-cdef int lane_push(Lane* lane, Envelope* envelope) except -1 nogil
-cdef int lane_pop(Lane* lane, Envelope* envelope) noexcept nogil
-cdef void lane_free(Lane* lane) noexcept nogil

@@ -4,23 +4,13 @@ import numpy.typing as npt
 
 from .engine import Engine
 from .event_buffer import EventBuffer
+from .lanes import Command
 
-CATCH_UP_MS: float
 PHASE_NAMES: tuple[str, ...]
 STIMULUS_NAMES: tuple[str, ...]
 STATUS_TEXTS: dict[int, str]
 
 class DriverMisuse(RuntimeError): ...
-
-class Command(NamedTuple):
-    command_id: int
-    kind: str
-    request: int
-    rank: int = 0
-    n_in: int = 0
-    n_out: int = 0
-    hash_ids: tuple[int, ...] = ()
-    discard: bool = False
 
 class Step(NamedTuple):
     events: int
@@ -31,9 +21,6 @@ class Step(NamedTuple):
     internal_deadline_ms: float | None
     stopped: bool
     error: str | None
-
-def pass_start_ms(reading_ms: float, engine_ms: float, carried_ms: float | None) -> float: ...
-def internal_work_ms(reading_ms: float, engine_ms: float, deadline_ms: float, active: bool) -> float | None: ...
 
 @final
 class Machine:

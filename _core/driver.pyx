@@ -13,20 +13,18 @@ time of a command, the time of internal work. Source: driver specification, sect
 """
 cimport cython
 from libc.math cimport INFINITY, NAN, isfinite
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, realloc
 
-from .engine cimport APPLY_ACTIVE, APPLY_APPLIED, APPLY_NO_RANK, APPLY_NOOP, APPLY_SUBMITTED
+from .engine cimport APPLY_ACTIVE, APPLY_APPLIED, APPLY_BAD_PROMPT, APPLY_NO_RANK, APPLY_NOOP, APPLY_SUBMITTED
 from .event_buffer cimport (
-    CMD_CANCEL, CMD_IN_PASS, CMD_SUBMIT, CMD_SUPPRESSED, EV_COMMAND, RES_APPLIED, RES_NOOP, RES_SUBMITTED,
-    Event,
+    CMD_CANCEL, CMD_IN_PASS, CMD_SUBMIT, CMD_SUPPRESSED, EV_COMMAND, RES_APPLIED, RES_NOOP, RES_SUBMITTED, Event,
 )
+from .lanes cimport lane_free, lane_pop, lane_push, pack_command
+from .time_rules cimport internal_time, pass_start
 
 from typing import NamedTuple
 
 from .types import CommandError, LivelockError
-
-# How far a late pass may start behind the wall clock without losing modelled time [ms].
-CATCH_UP_MS = 5.0
 
 cdef enum:
     # A lane of cancellations refilled faster than it is read must not keep a pass from ending.
@@ -45,6 +43,7 @@ STIMULUS_NAMES = (
 STATUS_TEXTS = {
     APPLY_SUBMITTED: "submitted", APPLY_APPLIED: "applied", APPLY_NOOP: "noop",
     APPLY_ACTIVE: "request is already active", APPLY_NO_RANK: "attention-DP rank is out of range",
+    APPLY_BAD_PROMPT: "a length is negative or the hash ids do not cover the prompt",
 }
 
 
@@ -52,25 +51,13 @@ class DriverMisuse(RuntimeError):
     """A stimulus the machine does not want in its phase; nothing changed."""
 
 
-class Command(NamedTuple):
-    """One envelope of a control lane. `n_in`, `n_out`, `hash_ids` belong to a submit, `discard` to a cancel."""
-
-    command_id: int
-    kind: str                # "submit" or "cancel"
-    request: int             # trace row ordinal
-    rank: int = 0
-    n_in: int = 0
-    n_out: int = 0
-    hash_ids: tuple = ()
-    discard: bool = False
-
-
 class Step(NamedTuple):
     """What one step asks of its shell.
 
-    events: records appended to `out` by this step. replies: (command_id, ok, text) now due. boundary_reply: answer to
-    BOUNDARY_APPLY or BOUNDARY_FINISH, else None. wants: names of the stimuli that may come next, first wins.
-    pass_deadline_ms, internal_deadline_ms: absolute, None where none runs. stopped: the machine is done; error: why, or None.
+    events: records appended to `out` by this step. replies: (command_id, ok, text) now due; a machine that stops answers
+    every command it still holds. boundary_reply: answer to BOUNDARY_APPLY or BOUNDARY_FINISH, else None. wants: names
+    of the stimuli that may come next, first wins. pass_deadline_ms, internal_deadline_ms: absolute, None where
+    none runs. stopped: the machine is done; error: why, or None.
     """
 
     events: int
@@ -81,74 +68,6 @@ class Step(NamedTuple):
     internal_deadline_ms: float | None
     stopped: bool
     error: str | None
-
-
-# -- time rules ---------------------------------------------------------------------------------------
-
-cdef double _pass_start(double reading_ms, double engine_ms, bint has_carried, double carried_ms) noexcept nogil:
-    cdef double floor_ms
-    if not has_carried:
-        return max(reading_ms, engine_ms)
-    floor_ms = max(reading_ms - 5.0, 0.0)
-    return max(max(carried_ms, floor_ms), engine_ms)
-
-
-cdef double _internal_time(double reading_ms, double engine_ms, double deadline_ms, bint active) noexcept nogil:
-    """Time at which due internal work is handled; NaN when it is not due."""
-    if deadline_ms > max(reading_ms, engine_ms):
-        return NAN
-    return max(engine_ms, deadline_ms) if active else max(engine_ms, reading_ms)
-
-
-def pass_start_ms(double reading_ms, double engine_ms, carried_ms):
-    """Start of the next pass [ms]; `carried_ms` is the end of the last one, or None after the engine ran dry."""
-    return _pass_start(reading_ms, engine_ms, carried_ms is not None, 0.0 if carried_ms is None else carried_ms)
-
-
-def internal_work_ms(double reading_ms, double engine_ms, double deadline_ms, bint active):
-    """Time of internal work [ms], None when it is not due; `active`: a carried deadline exists."""
-    cdef double at = _internal_time(reading_ms, engine_ms, deadline_ms, active)
-    return None if at != at else at
-
-
-# -- lanes --------------------------------------------------------------------------------------------
-
-cdef int lane_push(Lane* lane, Envelope* envelope) except -1 nogil:
-    cdef Envelope* grown
-    cdef int64_t capacity, i
-    if lane.items is NULL or lane.count > lane.mask:
-        capacity = 16 if lane.items is NULL else (lane.mask + 1) * 2
-        grown = <Envelope*>malloc(capacity * sizeof(Envelope))
-        if grown is NULL:
-            with gil:
-                raise MemoryError(f"lane of {capacity} commands")
-        for i in range(lane.count):
-            grown[i] = lane.items[(lane.head + i) & lane.mask]
-        free(lane.items)
-        lane.items = grown
-        lane.head = 0
-        lane.mask = capacity - 1
-    lane.items[(lane.head + lane.count) & lane.mask] = envelope[0]
-    lane.count += 1
-    return 0
-
-
-cdef int lane_pop(Lane* lane, Envelope* envelope) noexcept nogil:
-    """Oldest envelope into `envelope`; 0 when the lane is empty."""
-    if lane.count == 0:
-        return 0
-    envelope[0] = lane.items[lane.head]
-    lane.head = (lane.head + 1) & lane.mask
-    lane.count -= 1
-    return 1
-
-
-cdef void lane_free(Lane* lane) noexcept nogil:
-    cdef Envelope envelope
-    while lane_pop(lane, &envelope):
-        free(envelope.hash_ids)
-    free(lane.items)
-    lane.items = NULL
 
 
 # -- the machine --------------------------------------------------------------------------------------
@@ -213,12 +132,12 @@ cdef class Machine:
             with gil:
                 self._refuse(stimulus)
         if self.publishing:
-            self.publishing = False
             if stimulus == ST_PUBLISH_CLOSED:
                 if not self.cancelled:
                     with gil:
                         self.failure = "the event lane has no reader"
                 self._stop()
+            self.publishing = False
             return 0
         if phase == PHASE_TURN:
             self._turn(reading_ms)
@@ -259,7 +178,7 @@ cdef class Machine:
                 self.phase = PHASE_TURN
                 self._turn(reading_ms)
             else:
-                at = _internal_time(reading_ms, self.engine_ms, self.engine.next_internal_deadline(), self.has_carried)
+                at = internal_time(reading_ms, self.engine_ms, self.engine.next_internal_deadline(), self.has_carried)
                 if at == at:
                     self.engine.process_internal_work(self._advance_clock(at), self.out)
         elif stimulus == ST_LANE_EMPTY:
@@ -290,9 +209,9 @@ cdef class Machine:
         return 0
 
     cdef int _apply_deferred(self, double reading_ms) except -1 nogil:
-        cdef Envelope envelope
-        lane_pop(&self.deferred, &envelope)
-        self._apply(&envelope, reading_ms, False, self.out)
+        cdef Envelope applied
+        self._apply(&self.deferred.items[self.deferred.head], reading_ms, False, self.out)
+        lane_pop(&self.deferred, &applied)
         return self._skip_empty_groups()
 
     cdef int _skip_empty_groups(self) noexcept nogil:
@@ -317,7 +236,7 @@ cdef class Machine:
         cdef double at
         if self.cancelled:
             return self._stop()
-        at = _internal_time(reading_ms, self.engine_ms, self.engine.next_internal_deadline(), self.has_carried)
+        at = internal_time(reading_ms, self.engine_ms, self.engine.next_internal_deadline(), self.has_carried)
         if at == at:
             self.engine.process_internal_work(self._advance_clock(at), self.out)
         if self.engine.is_ready():
@@ -329,7 +248,7 @@ cdef class Machine:
 
     cdef int _start_pass(self, double reading_ms) except -1 nogil:
         cdef double start_ms = self._advance_clock(
-            _pass_start(reading_ms, self.engine_ms, self.has_carried, self.carried_ms))
+            pass_start(reading_ms, self.engine_ms, self.has_carried, self.carried_ms))
         if self.engine.execute_pass(start_ms, self.out) == 0:
             self.has_carried = False
             self.carried_ms = NAN
@@ -357,7 +276,7 @@ cdef class Machine:
     cdef int _complete(self) except -1 nogil:
         """Show the pass at its modelled end, whatever the clock says."""
         self._advance_clock(self.pass_end_ms)
-        self.engine.complete_pass(self.out, self.deferred.count > 0 or self.command_lane.count > 0)
+        self.engine.complete_pass(self.out, self.deferred.count > 0)
         self._clear_carried_if_idle()
         self.phase = PHASE_AT_BOUNDARY
         return 0
@@ -405,6 +324,7 @@ cdef class Machine:
 
     cdef int _stop(self) noexcept nogil:
         self.phase = PHASE_STOPPED
+        self.half_published = self.publishing
         self.publishing = False
         return 0
 
@@ -437,8 +357,10 @@ cdef class Machine:
         """Bits of the stimuli that may be given next; the order of priority is told by `wants`."""
         if self.publishing:
             return 1 << ST_PUBLISHED | 1 << ST_PUBLISH_CLOSED | 1 << ST_CANCEL
-        if self.phase == PHASE_TURN or self.phase == PHASE_START_PASS:
+        if self.phase == PHASE_TURN:
             return 1 << ST_CANCEL | 1 << ST_GO
+        if self.phase == PHASE_START_PASS or self.phase == PHASE_POST_DEFERRED:
+            return 1 << ST_GO
         if self.phase == PHASE_IDLE:
             return (1 << ST_CANCEL | 1 << ST_CANCEL_ITEM | 1 << ST_COMMAND_ITEM | 1 << ST_INTERNAL_TIMER
                     | 1 << ST_LANE_CLOSED)
@@ -448,8 +370,6 @@ cdef class Machine:
             return 1 << ST_CANCEL_ITEM | 1 << ST_LANE_EMPTY
         if self.phase == PHASE_SNAPSHOT_COMMANDS or self.phase == PHASE_POST_COMMANDS:
             return 1 << ST_COMMAND_ITEM | 1 << ST_LANE_EMPTY
-        if self.phase == PHASE_POST_DEFERRED:
-            return 1 << ST_GO
         if self.phase == PHASE_IN_PASS:
             return (1 << ST_CANCEL | (0 if self.overdue_cancels >= MAX_OVERDUE_CANCELS else 1 << ST_CANCEL_ITEM)
                     | 1 << ST_PASS_TIMER | 1 << ST_INTERNAL_TIMER | (1 << ST_COMMAND_ITEM if self.accepting else 0)
@@ -512,6 +432,8 @@ cdef class Machine:
                 if not take_timers:
                     return 0
                 self.step_c(ST_PASS_TIMER, now_ms, NULL, 0, 0)
+            elif self.phase == PHASE_IN_PASS and self.engine.next_internal_deadline() <= now_ms:
+                self.step_c(ST_INTERNAL_TIMER, now_ms, NULL, 0, 0)
             elif self.command_lane.count > 0 and self.wants_mask() >> ST_COMMAND_ITEM & 1:
                 lane_pop(&self.command_lane, &envelope)
                 self.step_c(ST_COMMAND_ITEM, now_ms, &envelope, 0, 0)
@@ -553,7 +475,7 @@ cdef class Machine:
     def enqueue(self, command):
         """Place a Command on the machine's own lane for it (bulk move only)."""
         cdef Envelope envelope
-        _pack(command, &envelope)
+        pack_command(command, &envelope)
         self.put(&envelope)
 
     def step(self, str stimulus, double reading_ms, *, command=None, int64_t num_cancels=0, int64_t num_commands=0):
@@ -573,36 +495,54 @@ cdef class Machine:
         cdef Envelope envelope
         cdef Py_ssize_t before = self.out.count
         cdef bint was_boundary = self.phase == PHASE_AT_BOUNDARY
+        cdef bint unanswered = False
+        cdef int code
         if not isfinite(reading_ms) or reading_ms < 0.0:
             raise ValueError(f"clock reading must be finite and not negative, got {reading_ms}")
+        if num_cancels < 0 or num_commands < 0:
+            raise ValueError(f"lane lengths must not be negative, got {num_cancels} and {num_commands}")
         if stimulus not in STIMULUS_NAMES:
             raise DriverMisuse(f"unknown stimulus {stimulus!r}")
+        code = STIMULUS_NAMES.index(stimulus)
+        _check_command(code, command)
         envelope.hash_ids = NULL
         if command is not None:
-            _pack(command, &envelope)
+            pack_command(command, &envelope)
         self.keep_replies = True
         try:
-            self.step_c(STIMULUS_NAMES.index(stimulus), reading_ms, &envelope, num_cancels, num_commands)
+            self.step_c(code, reading_ms, &envelope, num_cancels, num_commands)
         except DriverMisuse:
             free(envelope.hash_ids)
             raise
         except Exception as exc:
+            free(envelope.hash_ids)
+            unanswered = command is not None
             self._fail(exc)
-        return self._answer(before, was_boundary, stimulus)
+        return self._answer(before, was_boundary, stimulus, command.command_id if unanswered else None)
 
-    def _answer(self, Py_ssize_t before, bint was_boundary, str stimulus):
+    def _answer(self, Py_ssize_t before, bint was_boundary, str stimulus, unanswered):
+        """`unanswered`: id of the command whose step failed."""
+        cdef Envelope envelope
         cdef int64_t i
         replies = []
         boundary_reply = None
         if not self.publishing:
             for i in range(self.num_replies):
                 status = self.replies[i].status
-                replies.append((self.replies[i].command_id, status < APPLY_ACTIVE, STATUS_TEXTS[status]))
+                if self.half_published:
+                    replies.append((self.replies[i].command_id, False, "stopped while publishing"))
+                else:
+                    replies.append((self.replies[i].command_id, status < APPLY_ACTIVE, STATUS_TEXTS[status]))
             self.num_replies = 0
         if was_boundary and stimulus == "boundary_apply":
-            boundary_reply = replies.pop() if replies else None
+            boundary_reply = replies.pop() if unanswered is None else (unanswered, False, "stopped while applying")
         elif was_boundary and stimulus == "boundary_finish":
             boundary_reply = "finished"
+        elif unanswered is not None:
+            replies.append((unanswered, False, "stopped before acknowledging"))
+        while self.phase == PHASE_STOPPED and lane_pop(&self.deferred, &envelope):
+            free(envelope.hash_ids)
+            replies.append((envelope.command_id, False, "stopped before acknowledging"))
         internal_ms = self.engine.next_internal_deadline()
         return Step(
             events=self.out.count - before, replies=tuple(replies), boundary_reply=boundary_reply, wants=self.wants(),
@@ -635,20 +575,10 @@ cdef class Machine:
         return self.boundary_events.records_array()
 
 
-cdef int _pack(object command, Envelope* envelope) except -1:
-    cdef Py_ssize_t i
-    envelope.command_id = command.command_id
-    envelope.kind = {"submit": CMD_SUBMIT, "cancel": CMD_CANCEL}[command.kind]
-    envelope.rank = command.rank
-    envelope.request = command.request
-    envelope.discard = command.discard
-    envelope.n_in, envelope.n_out = command.n_in, command.n_out
-    envelope.num_hash_ids = len(command.hash_ids)
-    envelope.hash_ids = NULL
-    if envelope.num_hash_ids > 0:
-        envelope.hash_ids = <uint64_t*>malloc(envelope.num_hash_ids * sizeof(uint64_t))
-        if envelope.hash_ids is NULL:
-            raise MemoryError("hash ids")
-        for i in range(envelope.num_hash_ids):
-            envelope.hash_ids[i] = command.hash_ids[i]
+cdef int _check_command(int stimulus, object command) except -1:
+    """A lane holds one kind of command, and only three stimuli carry one."""
+    if (command is not None) != (stimulus in (ST_CANCEL_ITEM, ST_COMMAND_ITEM, ST_BOUNDARY_APPLY)):
+        raise DriverMisuse(f"{STIMULUS_NAMES[stimulus]} {'needs a command' if command is None else 'takes no command'}")
+    if stimulus in (ST_CANCEL_ITEM, ST_COMMAND_ITEM) and (command.kind == "cancel") != (stimulus == ST_CANCEL_ITEM):
+        raise DriverMisuse(f"{STIMULUS_NAMES[stimulus]} does not carry a {command.kind}")
     return 0

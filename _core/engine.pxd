@@ -11,6 +11,7 @@ cdef enum CommandStatus:
     APPLY_NOOP = 2
     APPLY_ACTIVE = 3             # refused: the request is already owned
     APPLY_NO_RANK = 4            # refused: no such rank
+    APPLY_BAD_PROMPT = 5         # refused: a negative length, or hash ids that do not cover the prompt
 
 
 cdef class Engine:

@@ -1,9 +1,6 @@
 from collections.abc import Iterable
-from typing import final
-
 from .scheduler import Scheduler
 
-@final
 class Engine:
     worker: int
     dp_size: int

@@ -6,13 +6,12 @@ a failure inside a pass poisons the engine for good.
 
 Source: engine specification, sections 6.1, 7 and 9; driver specification, section 1.1.
 """
-cimport cython
 from libc.math cimport INFINITY
 from libc.stdlib cimport free, malloc
 
 from .event_buffer cimport EV_PASS_END, EV_PASS_END_CLOSE, EV_PASS_START, EV_PASS_START_CLOSE, Event
 from .scheduler cimport Scheduler
-from .types cimport NONE
+from .types cimport NONE, SUBMIT_ACTIVE, SUBMIT_BAD_PROMPT
 
 from .types import EngineError
 
@@ -22,12 +21,12 @@ cdef inline double _rank_end(Scheduler rank) noexcept nogil:
     return rank.pass_end_ms
 
 
-cdef inline bint _rank_executed(Scheduler rank) noexcept nogil:
-    return rank.executed
-
-
 cdef inline bint _rank_idle(Scheduler rank) noexcept nogil:
     return rank.effect_free
+
+
+cdef inline bint _executed(Scheduler rank) noexcept nogil:
+    return rank.executed
 
 
 cdef inline void _set_wall_time(Scheduler rank, double seconds) noexcept nogil:
@@ -38,9 +37,8 @@ cdef inline int _append_start(Scheduler rank, EventBuffer out, double now_ms) ex
     return out.extend(rank.start_events, now_ms)
 
 
-@cython.final
 cdef class Engine:
-    """Ranks behind one barrier.
+    """Ranks behind one barrier. Open to subclasses in the core only.
 
     Args:
         worker: number of this worker; labels its records.
@@ -81,10 +79,13 @@ cdef class Engine:
         return True
 
     cdef int execute_pass(self, double now_ms, EventBuffer out) except -1 nogil:
-        """Start a group pass; appends its start records. Returns the number of ranks that executed, 0 = nothing to do."""
+        """Start a group pass; appends its start records. Returns the number of ranks that executed, 0 = nothing to do.
+
+        Records are appended when all ranks are through: a pass that fails leaves no half group behind.
+        """
         cdef int32_t i
         cdef int32_t executed = 0
-        cdef bint defer, may_defer
+        cdef bint may_defer
         cdef double end_ms = now_ms
         cdef Event* event
         if self.poisoned or self.in_pass:
@@ -96,8 +97,7 @@ cdef class Engine:
         for i in range(self.dp_size):
             if not (<Scheduler>self.ranks[i]).has_work():
                 continue
-            defer = may_defer and (<Scheduler>self.ranks[i]).wants_deferral()
-            (<Scheduler>self.ranks[i]).execute(now_ms, defer)
+            (<Scheduler>self.ranks[i]).execute(now_ms, may_defer and (<Scheduler>self.ranks[i]).wants_deferral())
             executed += 1
             end_ms = max(end_ms, _rank_end(<Scheduler>self.ranks[i]))
             self.pass_effect_free = self.pass_effect_free and _rank_idle(<Scheduler>self.ranks[i])
@@ -108,7 +108,7 @@ cdef class Engine:
         event = out.emplace(EV_PASS_START, now_ms, self.worker, NONE, NONE)
         event.a, event.b, event.c, event.x = self.pass_id, executed, self.wave, end_ms
         for i in range(self.dp_size):
-            if _rank_executed(<Scheduler>self.ranks[i]):
+            if _executed(<Scheduler>self.ranks[i]):
                 _append_start(<Scheduler>self.ranks[i], out, now_ms)
         out.emplace(EV_PASS_START_CLOSE, now_ms, self.worker, NONE, NONE)
         self.in_pass = True
@@ -155,11 +155,13 @@ cdef class Engine:
     cdef int submit(self, int32_t rank, int32_t request, int64_t n_in, int64_t n_out, const uint64_t* hash_ids,
                     int64_t num_hash_ids) except -1 nogil:
         """Queue a request on a rank; returns a CommandStatus."""
+        cdef int result
         if rank < 0 or rank >= self.dp_size:
             return APPLY_NO_RANK
-        if (<Scheduler>self.ranks[rank]).submit(request, n_in, n_out, hash_ids, num_hash_ids) != 0:
-            return APPLY_ACTIVE
-        return APPLY_SUBMITTED
+        result = (<Scheduler>self.ranks[rank]).submit(request, n_in, n_out, hash_ids, num_hash_ids)
+        if result == SUBMIT_BAD_PROMPT:
+            return APPLY_BAD_PROMPT
+        return APPLY_ACTIVE if result == SUBMIT_ACTIVE else APPLY_SUBMITTED
 
     cdef int cancel(self, int32_t rank, int32_t request, bint discard, double now_ms, EventBuffer out,
                     bint* suppressed) except -1 nogil:
@@ -179,5 +181,5 @@ cdef class Engine:
     cdef int publish_cuts(self, EventBuffer out, double now_ms) except -1 nogil:
         cdef int32_t i
         for i in range(self.dp_size):
-            (<Scheduler>self.ranks[i]).publish_cuts(out, now_ms, self.in_pass or self.poisoned)
+            (<Scheduler>self.ranks[i]).publish_cuts(out, now_ms)
         return 0

@@ -27,7 +27,8 @@ cdef enum EventKind:
     EV_RESUMED = 14       # a token whose predecessor did not come with the rank's previous pass: x=time of that predecessor
     EV_TOKENS = 15        # a=tokens of this request in this pass b=its total after (only with WANT_TOKENS)
     EV_TERMINAL = 16      # a=TerminalStatus b=output_tokens c=TerminalReason d=offset of 2 words (needed, available) or -1 x=last_token_ms (NaN without tokens)
-    EV_KV_STORED = 17     # request=owner c,d=words: parent hash (0 at block 0), then (block hash, local hash) per block; a=blocks b=first block index (only with WANT_KV)
+    EV_KV_STORED = 17     # request=owner a=blocks b=first block index c,d=words: parent hash (0 at block 0), then
+                          # (block hash, local hash) per block (only with WANT_KV)
     EV_KV_REMOVED = 18    # c,d=words: block hashes in eviction order; a=blocks (only with WANT_KV)
     EV_PASS_END_CLOSE = 19
     EV_INTERNAL_WORK = 20 # place of host offload

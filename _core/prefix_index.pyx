@@ -227,16 +227,33 @@ cdef class PrefixIndex:
         """Test door: give back one hold."""
         self.drop(node)
 
+    def num_holds(self):
+        """Test door: holds that are neither children nor cached identities, those of requests. O(nodes)."""
+        cdef int32_t node
+        cdef int64_t i
+        cdef int64_t holds = 0
+        free_nodes = self._free_nodes()
+        for node in range(self.node_top):
+            if node not in free_nodes:
+                holds += self.nodes[node].holders - (self.nodes[node].parent != NONE)
+                for i in range(self.stride):
+                    holds -= self.heads[(<int64_t>node << self.shift) + i] != NONE
+        return holds
+
+    def _free_nodes(self):
+        cdef int32_t node = self.free_node
+        free_nodes = set()
+        while node != NONE:
+            free_nodes.add(node)
+            node = self.nodes[node].next_free
+        return free_nodes
+
     def check(self):
         """Walk everything and compare the counts; AssertionError on the first contradiction. O(nodes)."""
         cdef int32_t node, parent
         cdef int64_t i
         cdef int64_t mapped = 0
-        free_nodes = set()
-        node = self.free_node
-        while node != NONE:
-            free_nodes.add(node)
-            node = self.nodes[node].next_free
+        free_nodes = self._free_nodes()
         assert len(free_nodes) + self.num_nodes == self.node_top, "nodes lost"
         children = [0] * self.node_top
         for node in range(self.node_top):

@@ -9,8 +9,8 @@ from .scheduler cimport Scheduler
 
 
 cdef class BlockScheduler(Scheduler):
-    cdef PrefixIndex index
-    cdef BlockPool pool
+    cdef readonly PrefixIndex index
+    cdef readonly BlockPool pool
     cdef int64_t block_size              # [tokens]
     cdef uint64_t kv_capacity_tokens     # num_gpu_blocks * block_size, modulo 2^64
     cdef bint prefix_caching

@@ -6,7 +6,7 @@ Source: engine specification, sections 2.2, 2.3, 3.4, 4.1, 4.3, 4.5.
 from libc.stdlib cimport free, malloc, realloc
 
 from .event_buffer cimport EV_KV_REMOVED, EV_KV_STORED, WANT_KV, Event
-from .types cimport NONE, PRIVATE
+from .types cimport NONE, PRIVATE, STATUS_RUNNING
 
 cdef enum:
     HASH_SEED = 1337
@@ -21,6 +21,11 @@ cdef class BlockScheduler(Scheduler):
 
     cdef int64_t inactive_blocks(self) noexcept nogil:
         return self.pool.num_inactive
+
+    cdef bint covers(self, int64_t n_in, int64_t num_hash_ids) noexcept nogil:
+        cdef int64_t whole = n_in // self.index.trace_block_size
+        return (not self.prefix_caching or num_hash_ids > whole
+                or (num_hash_ids == whole and n_in == whole * self.index.trace_block_size))
 
     cdef int give_up(self, int32_t slot) except -1 nogil:
         cdef Request* request = &self.requests.slots[slot]
@@ -293,3 +298,39 @@ cdef class BlockScheduler(Scheduler):
         if at < end:
             data += self._block_tokens(request.ordinal, at - request.n_in, end - request.n_in)
         return self._xxh3(data, HASH_SEED)
+
+    # -- test door --------------------------------------------------------------------------------
+
+    def check(self):
+        """Compare pool, index and queues with what the requests hold, between two passes or commands.
+
+        AssertionError on the first contradiction; O(blocks + requests).
+        """
+        cdef Request* request
+        cdef int32_t copy
+        cdef int64_t i, k
+        references = {}
+        holds = 0
+        num_private = 0
+        slots = [self.running[i] for i in range(self.num_running)]
+        slots += [self.waiting[(self.waiting_head + i) & self.waiting_mask] for i in range(self.num_waiting)]
+        assert len(set(slots)) == len(slots) == self.requests.num_owned, "a request in no queue, or in two"
+        for k in range(<int64_t>len(slots)):
+            request = &self.requests.slots[<int32_t>slots[k]]
+            assert (request.status == STATUS_RUNNING) == (k < self.num_running), "status and queue differ"
+            assert request.steady == (k < self.num_steady), "steady requests are no prefix of running"
+            assert k < self.num_running or request.table_length == 0, "a waiting request holds blocks"
+            holds += request.num_private_nodes + (request.path_length > 0)
+            for i in range(request.table_length):
+                copy = request.table[i]
+                if copy == PRIVATE:
+                    num_private += 1
+                else:
+                    references[copy] = references.get(copy, 0) + 1
+        self.pool.check()
+        self.index.check()
+        assert self.pool.num_blocks == self.pool.num_free + self.pool.num_cached + num_private, "blocks lost"
+        assert len(references) == self.pool.num_cached - self.pool.num_inactive, "referenced copies nobody holds"
+        for copy in references:
+            assert self.pool.copies[copy].ref_count == references[copy], "reference count"
+        assert self.index.num_holds() == holds, "nodes held by nobody"

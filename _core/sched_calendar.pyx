@@ -232,8 +232,9 @@ cdef class CalendarScheduler(BlockScheduler):
         return 0
 
     cdef int detach_all(self) except -1 nogil:
+        """All of them leave; after a failure in mid-pass the work of that pass is scheduled and its tokens are not given."""
         cdef int64_t i
         cdef int64_t n = self.num_steady
         for i in range(n):
-            self.leave_steady(self.running[i], False)
+            self.leave_steady(self.running[i], self.executed and not self.computed)
         return 0

@@ -16,9 +16,10 @@ from libc.string cimport memmove
 from .block_pool cimport POOL_OK, BlockPool
 from .chacha cimport chacha_next_u64, chacha_seed
 from .event_buffer cimport (
-    EV_ADMISSION, EV_PREEMPTION, EV_PREFILL, EV_RANK_START, REASON_BURST_OVER_POOL, REASON_GROWTH_OVER_POOL,
+    EV_ADMISSION, EV_CUT, EV_PREEMPTION, EV_PREFILL, EV_RANK_START, REASON_BURST_OVER_POOL, REASON_GROWTH_OVER_POOL,
     REASON_MODEL_LEN, REASON_OUTPUT_LENGTH, REASON_PROMPT_OVER_BUDGET, REASON_PROMPT_OVER_MODEL_LEN,
     REASON_PROMPT_OVER_POOL, TERM_COMPLETED, TERM_FAILED, TERM_REJECTED, WANT_KV, WANT_PREFILL, WANT_TOKENS, Event,
+    EventBuffer,
 )
 from .prefix_index cimport PrefixIndex
 from .sched_calendar cimport CalendarScheduler
@@ -131,6 +132,7 @@ cdef class VllmScheduler(CalendarScheduler):
         event.a, event.b, event.x = self.num_scheduled, self.tokens_scheduled, self.pass_end_ms
         self.effect_free = (self.pass_end_ms <= now_ms and self.num_scheduled == 0 and not self.preempted
                             and self.end_events.count == 0)
+        self.computed = True
         if self.end_events.count > 0 or self.tokens_emitted > 0:
             self.passes_without_gain = 0
         elif self.preempted:
@@ -316,13 +318,11 @@ cdef class VllmScheduler(CalendarScheduler):
         self.pop_waiting()
         return 0
 
-    cdef int detach_all(self) except -1 nogil:
-        """In a pass that failed half-way the requests it had rejected have not ended: they count as waiting."""
+    cdef int publish_unqueued_cuts(self, EventBuffer out, double now_ms) except -1 nogil:
         cdef int64_t i
         for i in range(self.num_rejected):
-            self.push_waiting(self.rejected[2 * i], True)
-        self.num_rejected = 0
-        return CalendarScheduler.detach_all(self)
+            out.emplace(EV_CUT, now_ms, self.worker, self.rank, self.requests.slots[self.rejected[2 * i]].ordinal)
+        return 0
 
     cdef int64_t _needed(self, int32_t slot, int32_t reason) noexcept nogil:
         if reason == REASON_PROMPT_OVER_MODEL_LEN:

@@ -1,7 +1,7 @@
 # What every scheduler flavour shares: queues, emission, records of one rank.
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
-from .event_buffer cimport EventBuffer
+from .event_buffer cimport Event, EventBuffer
 from .request_table cimport RequestTable
 from .timing cimport TimingModel
 
@@ -49,7 +49,8 @@ cdef class Scheduler:
     cdef readonly double pass_end_ms     # end of this rank's part
     cdef double previous_end_ms          # published end of the pass before; NaN at first
     cdef double before_previous_end_ms   # and of the one before that
-    cdef bint executed                   # this rank took part in the group pass in flight
+    cdef bint executed                   # this rank took part in the group pass in flight (or in one that failed)
+    cdef bint computed                   # that pass is computed to its end: tokens are given
     cdef bint effect_free                # it changed nothing
     cdef int64_t num_scheduled
     cdef int64_t tokens_scheduled
@@ -72,6 +73,8 @@ cdef class Scheduler:
     cdef int give_up(self, int32_t slot) except -1 nogil
     cdef int detach(self, int32_t slot) except -1 nogil
     cdef int detach_all(self) except -1 nogil
+    cdef bint covers(self, int64_t n_in, int64_t num_hash_ids) noexcept nogil
+    cdef int publish_unqueued_cuts(self, EventBuffer out, double now_ms) except -1 nogil
     cdef int64_t active_blocks(self) noexcept nogil
     cdef int64_t inactive_blocks(self) noexcept nogil
     # Shared.
@@ -79,7 +82,7 @@ cdef class Scheduler:
     cdef int cancel(self, int32_t ordinal, bint discard, bint in_pass, double now_ms, EventBuffer out, bint* suppressed) except -1 nogil
     cdef int publish_end(self, EventBuffer out, double end_ms) except -1 nogil
     cdef int publish_gauges(self, EventBuffer out, double now_ms, int64_t queued, bint telemetry_only) except -1 nogil
-    cdef int publish_cuts(self, EventBuffer out, double now_ms, bint in_pass) except -1 nogil
+    cdef int publish_cuts(self, EventBuffer out, double now_ms) except -1 nogil
     cdef bint has_work(self) noexcept nogil
     cdef void begin_pass(self, double now_ms) noexcept nogil
     cdef int64_t remaining(self, int32_t slot) noexcept nogil
@@ -92,4 +95,6 @@ cdef class Scheduler:
     cdef int push_waiting(self, int32_t slot, bint front) except -1 nogil
     cdef int32_t pop_waiting(self) noexcept nogil
     cdef int _take_out(self, int32_t slot) noexcept nogil
-    cdef int64_t _drop_outputs(self, int32_t ordinal, int32_t slot, bint* found) noexcept nogil
+    cdef Event* _unpublished_end(self, int32_t ordinal) noexcept nogil
+    cdef double _last_before(self, Event* terminal) noexcept nogil
+    cdef void _drop_outputs(self, int32_t ordinal, int64_t packed) noexcept nogil

@@ -15,7 +15,7 @@ from .event_buffer cimport (
     REASON_CLIENT, RES_APPLIED, RES_NOOP, TERM_CANCELLED, WANT_FPM, WANT_TOKENS, Event,
 )
 from .request_table cimport Request
-from .types cimport NONE, STATUS_WAITING
+from .types cimport NONE, STATUS_WAITING, SUBMIT_ACTIVE, SUBMIT_BAD_PROMPT, SUBMIT_OK
 
 # A natively ended request leaves its last emission in its terminal record (field e) until the pass is
 # published: a cancellation that discards pending output takes it back.
@@ -81,6 +81,14 @@ cdef class Scheduler:
         """The same for all requests."""
         return 0
 
+    cdef bint covers(self, int64_t n_in, int64_t num_hash_ids) noexcept nogil:
+        """Whether that many hash ids name all tokens of a prompt, where the flavour looks at them."""
+        return True
+
+    cdef int publish_unqueued_cuts(self, EventBuffer out, double now_ms) except -1 nogil:
+        """Cuts of requests that a pass which failed had taken out of the queues and not ended."""
+        return 0
+
     cdef int64_t active_blocks(self) noexcept nogil:
         return 0
 
@@ -91,47 +99,52 @@ cdef class Scheduler:
 
     cdef int submit(self, int32_t ordinal, int64_t n_in, int64_t n_out, const uint64_t* hash_ids,
                     int64_t num_hash_ids) except -1 nogil:
-        """Queue a request. Returns 1 (and changes nothing) when this rank still owns the ordinal, else 0."""
+        """Queue a request; returns a SubmitResult. A refusal changes nothing."""
         cdef int32_t slot
+        if n_in < 0 or n_out < 0 or not self.covers(n_in, num_hash_ids):
+            return SUBMIT_BAD_PROMPT
         if self.requests.find(ordinal) != NONE:
-            return 1
+            return SUBMIT_ACTIVE
         slot = self.requests.add(ordinal, n_in, n_out, hash_ids, num_hash_ids)
         self.push_waiting(slot, False)
-        return 0
+        return SUBMIT_OK
 
     cdef int cancel(self, int32_t ordinal, bint discard, bint in_pass, double now_ms, EventBuffer out,
                     bint* suppressed) except -1 nogil:
         """End a request by order; returns a CommandResult. Outputs of a pass in flight may be suppressed."""
         cdef int32_t slot = self.requests.find(ordinal)
-        cdef int64_t delivered
-        cdef double last_ms = NAN
-        cdef bint found = False
+        cdef int result = RES_NOOP
+        cdef int64_t delivered, packed
+        cdef double last_ms
+        cdef Request* request
         cdef Event* event
         suppressed[0] = False
         if slot == NONE:
-            if not (in_pass and discard):
+            event = self._unpublished_end(ordinal) if in_pass and discard else NULL
+            if event is NULL:
                 return RES_NOOP
-            delivered = self._drop_outputs(ordinal, NONE, &found)
-            if not found:
-                return RES_NOOP
+            delivered = event.b - (event.e >> PACK_SHIFT & PACK_TOKENS)
+            last_ms = self._last_before(event)
+            self._drop_outputs(ordinal, event.e)
             suppressed[0] = True
-            event = out.emplace(EV_TERMINAL, now_ms, self.worker, self.rank, ordinal)
-            event.a, event.b, event.c, event.d = TERM_CANCELLED, delivered, REASON_CLIENT, -1
-            return RES_NOOP
-        self.detach(slot)
-        delivered = self.requests.slots[slot].gen
-        last_ms = self.requests.slots[slot].emit_ms
-        if in_pass and self.requests.slots[slot].emit_pass == self.pass_number:
-            self._drop_outputs(ordinal, slot, &found)
-            delivered -= self.requests.slots[slot].emit_tokens
-            last_ms = self.requests.slots[slot].emit_before_ms
-            suppressed[0] = True
-        self._take_out(slot)
-        self.give_up(slot)
-        self.requests.remove(slot)
+        else:
+            result = RES_APPLIED
+            self.detach(slot)
+            request = &self.requests.slots[slot]
+            delivered, last_ms = request.gen, request.emit_ms
+            if in_pass and request.emit_pass == self.pass_number:
+                delivered -= request.emit_tokens
+                last_ms = request.emit_before_ms
+                packed = ((request.emit_tokens << PACK_SHIFT) | (PACK_CONSECUTIVE if request.emit_consecutive else 0)
+                          | (PACK_FORWARD if request.emit_forward else 0) | (request.emit_excess << PACK_EXCESS_SHIFT))
+                self._drop_outputs(ordinal, packed)
+                suppressed[0] = True
+            self._take_out(slot)
+            self.give_up(slot)
+            self.requests.remove(slot)
         event = out.emplace(EV_TERMINAL, now_ms, self.worker, self.rank, ordinal)
         event.a, event.b, event.c, event.d, event.x = TERM_CANCELLED, delivered, REASON_CLIENT, -1, last_ms
-        return RES_APPLIED
+        return result
 
     cdef int _take_out(self, int32_t slot) noexcept nogil:
         """Remove a slot from whichever queue holds it."""
@@ -151,31 +164,40 @@ cdef class Scheduler:
                 return 0
         return 0
 
-    cdef int64_t _drop_outputs(self, int32_t ordinal, int32_t slot, bint* found) noexcept nogil:
-        """Take a request's outputs out of the pass in flight; returns the tokens it had before that pass."""
+    cdef Event* _unpublished_end(self, int32_t ordinal) noexcept nogil:
+        """Terminal record of a request in the pass in flight, NULL when it has none there."""
+        cdef Py_ssize_t i
+        for i in range(self.end_events.count):
+            if self.end_events.records[i].kind == EV_TERMINAL and self.end_events.records[i].request == ordinal:
+                return &self.end_events.records[i]
+        return NULL
+
+    cdef double _last_before(self, Event* terminal) noexcept nogil:
+        """Time of the last token before the pass in flight, of a request that ends with it; NaN without one."""
+        cdef int64_t tokens = terminal.e >> PACK_SHIFT & PACK_TOKENS
+        cdef Py_ssize_t i
+        if tokens == 0:
+            return terminal.x
+        if terminal.b == tokens:
+            return NAN
+        if not terminal.e & PACK_CONSECUTIVE:
+            for i in range(self.end_events.count):
+                if (self.end_events.records[i].kind == EV_RESUMED
+                        and self.end_events.records[i].request == terminal.request):
+                    return self.end_events.records[i].x
+        return self.previous_end_ms
+
+    cdef void _drop_outputs(self, int32_t ordinal, int64_t packed) noexcept nogil:
+        """Take a request's records and its emission (as packed in a terminal record) out of the pass in flight."""
         cdef Event* records = self.end_events.records
         cdef Py_ssize_t i, kept = 0
-        cdef int64_t before = 0
-        cdef int64_t tokens = 0
-        cdef int64_t packed = 0
-        found[0] = False
+        cdef int64_t tokens = packed >> PACK_SHIFT & PACK_TOKENS
         for i in range(self.end_events.count):
             if records[i].request != ordinal:
                 if kept != i:
                     memcpy(&records[kept], &records[i], sizeof(Event))
                 kept += 1
-            else:
-                found[0] = True
-                if records[i].kind == EV_TERMINAL:
-                    packed = records[i].e
-                    tokens = packed >> PACK_SHIFT & PACK_TOKENS
-                    before = records[i].b - tokens
         self.end_events.count = kept
-        if slot != NONE:
-            tokens = self.requests.slots[slot].emit_tokens
-            packed = ((PACK_CONSECUTIVE if self.requests.slots[slot].emit_consecutive else 0)
-                      | (PACK_FORWARD if self.requests.slots[slot].emit_forward else 0)
-                      | (self.requests.slots[slot].emit_excess << PACK_EXCESS_SHIFT))
         if tokens > 0:
             self.tokens_emitted -= tokens
             self.emitters -= 1
@@ -184,7 +206,6 @@ cdef class Scheduler:
             if packed & PACK_FORWARD:
                 self.forwards -= 1
                 self.forward_tokens -= tokens + (packed >> PACK_EXCESS_SHIFT)
-        return before
 
     # -- a pass -----------------------------------------------------------------------------------
 
@@ -195,6 +216,7 @@ cdef class Scheduler:
         self.pass_number += 1
         self.pass_start_ms = now_ms
         self.executed = True
+        self.computed = False
         self.effect_free = False
         self.num_scheduled = self.tokens_scheduled = 0
         self.tokens_emitted = self.emitters = self.consecutive_emitters = 0
@@ -354,9 +376,13 @@ cdef class Scheduler:
         event.e = telemetry_only
         return 0
 
-    cdef int publish_cuts(self, EventBuffer out, double now_ms, bint in_pass) except -1 nogil:
-        """One record per request that is still owned or whose end was not published, when a run is cut."""
+    cdef int publish_cuts(self, EventBuffer out, double now_ms) except -1 nogil:
+        """One record per request that is still owned or whose end was not published, when a run is cut.
+
+        The pass in flight, or one that failed, was never shown: what it gave and ended does not count.
+        """
         cdef Event* event
+        cdef Event* terminal
         cdef Request* request
         cdef int32_t slot
         cdef int64_t i
@@ -369,16 +395,19 @@ cdef class Scheduler:
             request = &self.requests.slots[slot]
             event = out.emplace(EV_CUT, now_ms, self.worker, self.rank, request.ordinal)
             event.a, event.x = request.gen, request.emit_ms
-            if in_pass and request.emit_pass == self.pass_number:
+            if self.executed and request.emit_pass == self.pass_number:
                 event.a -= request.emit_tokens
                 event.x = request.emit_before_ms
-        if in_pass and self.executed:
-            for i in range(self.end_events.count):
-                if self.end_events.records[i].kind == EV_TERMINAL:
-                    event = out.emplace(EV_CUT, now_ms, self.worker, self.rank, self.end_events.records[i].request)
-                    event.a = self.end_events.records[i].b - (self.end_events.records[i].e >> PACK_SHIFT & PACK_TOKENS)
-                    if event.a > 0:
-                        event.x = self.previous_end_ms
+        if not self.executed:
+            return 0
+        for i in range(self.end_events.count):
+            terminal = &self.end_events.records[i]
+            if terminal.kind == EV_TERMINAL:
+                event = out.emplace(EV_CUT, now_ms, self.worker, self.rank, terminal.request)
+                event.a = terminal.b - (terminal.e >> PACK_SHIFT & PACK_TOKENS)
+                event.x = self._last_before(terminal)
+        if not self.computed:
+            self.publish_unqueued_cuts(out, now_ms)
         return 0
 
     # -- queues -----------------------------------------------------------------------------------

@@ -10,6 +10,11 @@ cdef enum RequestStatus:
     STATUS_RUNNING = 1
     STATUS_PREEMPTED = 2
 
+cdef enum SubmitResult:
+    SUBMIT_OK = 0
+    SUBMIT_ACTIVE = 1               # still owned
+    SUBMIT_BAD_PROMPT = 2           # a negative length, or hash ids that do not cover the prompt
+
 cdef enum ScheduleResult:
     SCHEDULED = 0
     BLOCKED = 1

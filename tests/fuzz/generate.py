@@ -31,9 +31,8 @@ class Draft:
         self.block_size = rng.choice(BLOCK_SIZES)
         self.trace_block_size = self._trace_block_size()
         self.max_blocks_a_request = rng.choice((2, 3, 5, 8, 12))
-        self.num_blocks = max(
-            1, int(self.max_blocks_a_request * rng.choice((0.8, 1, 1, 1.2, 1.2, 1.5, 1.5, 2, 3, 6, 20)))
-        )
+        tightness = rng.choice((0.8, 1, 1, 1.2, 1.2, 1.5, 1.5, 2, 3, 6, 20))
+        self.num_blocks = max(1, int(self.max_blocks_a_request * tightness))
         self.num_rows = rng.choice((1, 2, 3, 5, 8, 12, 12, 20, 20, 30, 45))
         self.mtp = _maybe(rng, 0.2)
         self.profiled = False

@@ -1,0 +1,18 @@
+from collections.abc import Iterable
+from typing import final
+
+from .engine import Engine
+from .scheduler import Scheduler
+
+BUILT_WITH_CHECKS: bool
+
+@final
+class ScriptedEngine(Engine):
+    deadlines: list[float]
+    masked: bool
+    fail_internal: bool
+    fail_completion: bool
+    refuse_passes: int
+    def __new__(
+        cls, worker: int, schedulers: Iterable[Scheduler], prefill_schedule_interval: int = 1
+    ) -> ScriptedEngine: ...

@@ -1,0 +1,27 @@
+# Envelopes of the control lanes and a growable ring of them.
+from libc.stdint cimport int32_t, int64_t, uint64_t
+
+
+cdef struct Envelope:
+    int64_t command_id
+    int32_t kind                 # CommandKind
+    int32_t rank
+    int32_t request
+    int32_t discard              # cancel: also drop outputs of the pass in flight
+    int64_t n_in
+    int64_t n_out
+    uint64_t* hash_ids           # owned by whoever holds the envelope; NULL after it is applied
+    int64_t num_hash_ids
+
+
+cdef struct Lane:
+    Envelope* items              # ring, owned
+    int64_t head
+    int64_t count
+    int64_t mask                 # capacity - 1; meaningless while `items` is NULL
+
+
+cdef int lane_push(Lane* lane, Envelope* envelope) except -1 nogil
+cdef int lane_pop(Lane* lane, Envelope* envelope) noexcept nogil
+cdef void lane_free(Lane* lane) noexcept nogil
+cdef int pack_command(object command, Envelope* envelope) except -1

@@ -1,0 +1,11 @@
+from typing import NamedTuple
+
+class Command(NamedTuple):
+    command_id: int
+    kind: str
+    request: int
+    rank: int = 0
+    n_in: int = 0
+    n_out: int = 0
+    hash_ids: tuple[int, ...] = ()
+    discard: bool = False

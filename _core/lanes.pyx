@@ -1,0 +1,89 @@
+"""Commands on their way to a machine: one envelope each, first in first out.
+
+Decides nothing: which lane a command goes on, and when it is taken, is the driver's and the shell's.
+"""
+from libc.stdlib cimport free, malloc
+
+from .event_buffer cimport CMD_CANCEL, CMD_SUBMIT
+
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    """One envelope of a control lane. `n_in`, `n_out`, `hash_ids` belong to a submit, `discard` to a cancel."""
+
+    command_id: int
+    kind: str                # "submit" or "cancel"
+    request: int             # trace row ordinal
+    rank: int = 0
+    n_in: int = 0
+    n_out: int = 0
+    hash_ids: tuple = ()
+    discard: bool = False
+
+
+cdef int lane_push(Lane* lane, Envelope* envelope) except -1 nogil:
+    """Append an envelope; its hash ids now belong to the lane."""
+    cdef Envelope* grown
+    cdef int64_t capacity, i
+    if lane.items is NULL or lane.count > lane.mask:
+        capacity = 16 if lane.items is NULL else (lane.mask + 1) * 2
+        grown = <Envelope*>malloc(capacity * sizeof(Envelope))
+        if grown is NULL:
+            with gil:
+                raise MemoryError(f"lane of {capacity} commands")
+        for i in range(lane.count):
+            grown[i] = lane.items[(lane.head + i) & lane.mask]
+        free(lane.items)
+        lane.items = grown
+        lane.head = 0
+        lane.mask = capacity - 1
+    lane.items[(lane.head + lane.count) & lane.mask] = envelope[0]
+    lane.count += 1
+    return 0
+
+
+cdef int lane_pop(Lane* lane, Envelope* envelope) noexcept nogil:
+    """Oldest envelope into `envelope`; 0 when the lane is empty."""
+    if lane.count == 0:
+        return 0
+    envelope[0] = lane.items[lane.head]
+    lane.head = (lane.head + 1) & lane.mask
+    lane.count -= 1
+    return 1
+
+
+cdef void lane_free(Lane* lane) noexcept nogil:
+    cdef Envelope envelope
+    while lane_pop(lane, &envelope):
+        free(envelope.hash_ids)
+    free(lane.items)
+    lane.items = NULL
+
+
+cdef int pack_command(object command, Envelope* envelope) except -1:
+    """Turn a Command into an envelope that owns its hash ids."""
+    cdef Py_ssize_t i
+    if command.kind not in ("submit", "cancel"):
+        raise ValueError(f"unknown kind of command {command.kind!r}")
+    keys = tuple(command.hash_ids)
+    envelope.hash_ids = NULL
+    envelope.num_hash_ids = len(keys)
+    envelope.command_id = command.command_id
+    envelope.kind = CMD_SUBMIT if command.kind == "submit" else CMD_CANCEL
+    envelope.rank = command.rank
+    envelope.request = command.request
+    envelope.discard = command.discard
+    envelope.n_in, envelope.n_out = command.n_in, command.n_out
+    if envelope.num_hash_ids > 0:
+        envelope.hash_ids = <uint64_t*>malloc(envelope.num_hash_ids * sizeof(uint64_t))
+        if envelope.hash_ids is NULL:
+            raise MemoryError("hash ids")
+        try:
+            for i in range(envelope.num_hash_ids):
+                envelope.hash_ids[i] = keys[i]
+        except BaseException:
+            free(envelope.hash_ids)
+            envelope.hash_ids = NULL
+            raise
+    return 0
