@@ -1,4 +1,5 @@
 from collections.abc import Iterable
+
 from .scheduler import Scheduler
 
 class Engine:

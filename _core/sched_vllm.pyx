@@ -436,7 +436,7 @@ cdef class VllmScheduler(CalendarScheduler):
 
     cdef int finish_bursts(self, double prefill_end_ms) except -1 nogil:
         """Bursts of accepted drafts for each ready request; slots are set aside for the longest ones first."""
-        cdef int64_t i, j, active, reserved, gen_before
+        cdef int64_t i, _j, active, reserved, gen_before
         cdef int32_t slot
         cdef Request* request
         cdef double end_ms = prefill_end_ms
@@ -457,7 +457,7 @@ cdef class VllmScheduler(CalendarScheduler):
             slot = self.ready[i]
             request = &self.requests.slots[slot]
             gen_before = request.gen
-            for j in range(self.bursts[i]):
+            for _j in range(self.bursts[i]):
                 self.finalise(request, request.n_in + request.gen - 1, request.n_in + request.gen)
                 request.gen += 1
                 if request.alloc < request.n_in + request.gen:

@@ -98,7 +98,7 @@ def test_an_engine_that_stops_in_mid_run_keeps_what_was_true(seed: int, tmp_path
 def test_a_model_that_raises_ends_the_run_with_its_reason(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.jsonl", 50, 1)
     config = EngineConfig(timing_model=TimingModel("callback", callable=FailsAt(5)))
-    with pytest.raises(InvariantError, match="ZeroDivisionError.*own fault") as caught:
+    with pytest.raises(InvariantError, match=r"ZeroDivisionError.*own fault") as caught:
         replay(trace, config, events=tmp_path / "e.jsonl")
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert read_log(tmp_path / "e.jsonl")[1]["end"] == "stopped"
