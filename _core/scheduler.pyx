@@ -107,6 +107,7 @@ cdef class Scheduler:
             return SUBMIT_ACTIVE
         slot = self.requests.add(ordinal, n_in, n_out, hash_ids, num_hash_ids)
         self.push_waiting(slot, False)
+        self.passes_without_gain = 0
         return SUBMIT_OK
 
     cdef int cancel(self, int32_t ordinal, bint discard, bint in_pass, double now_ms, EventBuffer out,
