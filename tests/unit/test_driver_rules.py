@@ -182,7 +182,7 @@ def test_driver_09_cancel_while_blocked_publishing() -> None:
     shell.token = True
     shell.run()
     assert (shell.steps[-1].stopped, shell.steps[-1].error) == (True, None)
-    assert [event.kind for event in shell.events()][0] == COMMAND
+    assert next(event.kind for event in shell.events()) == COMMAND
     assert shell.machine.wants() == ()
 
 
@@ -361,7 +361,7 @@ def test_idle_siblings_cross_the_boundary_too() -> None:
     events = shell.events()
     assert [event.rank for event in events if event.kind == EventKind.RANK_START] == [1]
     assert [event.rank for event in events if event.kind == EventKind.RANK_END] == [0, 1]
-    assert [event.words[1:] for event in events if event.kind == EventKind.FPM][0] == (0,) * 13
+    assert next(event.words[1:] for event in events if event.kind == EventKind.FPM) == (0,) * 13
 
 
 def waves(shell: Shell) -> list[int]:
