@@ -6,3 +6,4 @@ class Scheduler:
     rank: int
     pass_number: int
     pass_end_ms: float
+    def standing(self, limit: int = 20) -> list[tuple[str, int, int, int, int]]: ...

@@ -465,3 +465,24 @@ cdef class Scheduler:
             _add(&self.queued, request.n_in, sign)
         else:
             _add(&self.queued_decode, request.n_in + request.gen, sign)
+
+    def standing(self, int64_t limit=20):
+        """Who stands in the queues, for the report of a run that cannot go on.
+
+        Returns:
+            list of (queue, request ordinal, tokens known, tokens computed, blocks held), running first, at most `limit`.
+        """
+        cdef int64_t i
+        cdef int32_t slot
+        cdef Request* request
+        rows = []
+        self.detach_all()
+        for i in range(min(limit, self.num_running + self.num_waiting)):
+            if i < self.num_running:
+                slot = self.running[i]
+            else:
+                slot = self.waiting[(self.waiting_head + i - self.num_running) & self.waiting_mask]
+            request = &self.requests.slots[slot]
+            rows.append(("running" if i < self.num_running else "waiting", request.ordinal,
+                         request.n_in + request.gen, request.computed, request.table_length))
+        return rows

@@ -82,7 +82,8 @@ def replay(
         if source is not trace:
             source.close()
     if run.failure is not None:
-        raise InvariantError(f"the run stopped at {result.facts.end_ms} ms: {_text_of(run.failure)}") from run.failure
+        text = f"the run stopped at {result.facts.end_ms} ms: {_text_of(run.failure)}{run.standing()}"
+        raise InvariantError(text) from run.failure
     return result
 
 
@@ -229,6 +230,18 @@ class _Run:
         if self._progress is not None and elapsed_ms(self._progress_ns) >= _PROGRESS_EVERY_MS:
             self._progress_ns = monotonic_ns()
             self._progress(self.fleet.num_arrived, self._facts.num_rows, self.fleet.now_ms)
+
+    def standing(self) -> str:
+        """Table of who waits for what, for a run that cannot go on; empty when nobody does."""
+        lines = []
+        for machine in self.fleet.machines:
+            for scheduler in machine.engine.schedulers:
+                place = f"worker {scheduler.worker} rank {scheduler.rank}"
+                for queue, row, known, computed, blocks in scheduler.standing():
+                    lines.append(
+                        f"\n  {place}: row {row} {queue}, {computed} of {known} tokens computed, {blocks} blocks"
+                    )
+        return "".join(lines)
 
     # -- the end ------------------------------------------------------------------------------------
 
