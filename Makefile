@@ -17,7 +17,7 @@ DEMO_TRACE ?= traces/chat-shared-prefix.jsonl
 # Requirements stand in pyproject.toml alone; this prints one list of them, quoted for the shell.
 REQUIREMENTS = $(PY) -c 'import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print(*(repr(r) for r in eval(sys.argv[1], {"p": p})))'
 
-.PHONY: help venv build demo test debug lint types bench fuzz-peer golden-update dist clean
+.PHONY: help venv build demo test debug lint types bench peer fuzz-peer golden-update dist clean
 
 help:
 	@echo "demo           build, install and replay a shipped trace, with its summary on the screen"
@@ -26,6 +26,7 @@ help:
 	@echo "debug          the tests against a build with all checks on"
 	@echo "bench          benchmarks, release build only"
 	@echo "fuzz-peer      compare CASES=5000 random cases with the reference (installs it beside)"
+	@echo "peer           the reference in .venv-peer, for the tests that ask it (MR_PEER_PYTHON)"
 	@echo "golden-update  write the golden files anew; read the diff before you commit it"
 	@echo "dist           sdist and wheel"
 	@echo "venv, build, clean"
@@ -34,20 +35,27 @@ $(PY):
 	@test -n "$(PYTHON)" || { echo "error: no Python >= 3.11 with venv, pip and Python.h found (PYTHON=... names one)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# Everything a build and a test need, and the package itself, editable.
-$(VENV)/.installed: $(PY) pyproject.toml setup.py
-	$(PY) -m pip install -q --disable-pip-version-check $$($(REQUIREMENTS) 'p["build-system"]["requires"]' | xargs -n1 echo)
-	$(PY) -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[test]'
+PIP_INSTALL := $(PY) -m pip install -q --disable-pip-version-check
+
+$(VENV)/.buildable: $(PY) pyproject.toml
+	$(PIP_INSTALL) $$($(REQUIREMENTS) 'p["build-system"]["requires"]' | xargs -n1 echo)
+	@touch $@
+
+# Editable, over the modules that are already built in place: pip would compile them once more.
+$(VENV)/.installed: $(VENV)/.buildable setup.py
+	MR_PREBUILT=1 $(PIP_INSTALL) --no-build-isolation -e '.[test]'
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.installed
-	$(PY) -m pip install -q --disable-pip-version-check $$($(REQUIREMENTS) 'p["project"]["optional-dependencies"]["lint"]' | xargs -n1 echo)
+	$(PIP_INSTALL) $$($(REQUIREMENTS) 'p["project"]["optional-dependencies"]["lint"]' | xargs -n1 echo)
 	@touch $@
 
 venv: $(VENV)/.installed
 
-build: venv
+build: $(VENV)/.buildable
+	@echo "building the core (the first time takes a minute or two)"
 	$(PY) setup.py -q build_ext --inplace
+	@$(MAKE) --no-print-directory venv
 
 demo: build
 	$(VENV)/bin/mocker-replay run $(DEMO_TRACE)
@@ -55,7 +63,7 @@ demo: build
 test: build
 	$(PY) -m pytest
 
-debug: venv
+debug: build
 	MR_DEBUG=1 $(PY) setup.py -q build_ext --inplace --force
 	MR_DEBUG=1 $(PY) -m pytest -m 'not packaging and not bench'; status=$$?; \
 	  $(PY) setup.py -q build_ext --inplace --force && exit $$status
@@ -74,6 +82,7 @@ types: build $(VENV)/.lint
 bench: build
 	$(PY) -m pytest tests/bench -m bench --benchmark-enable
 
+# The reference wheel in an environment of its own, for the tests that ask it.
 ifdef MR_PEER_PYTHON
 PEER := $(MR_PEER_PYTHON)
 else
@@ -83,14 +92,16 @@ $(PEER): $(PY)
 	$(PEER) -m pip install -q --disable-pip-version-check $$($(REQUIREMENTS) 'p["project"]["optional-dependencies"]["peer"]' | xargs -n1 echo)
 endif
 
+peer: $(PEER)
+
 fuzz-peer: build $(PEER)
 	MR_PEER_PYTHON=$(PEER) $(PY) -m tests.fuzz.peer --cases $(CASES) --seed $(SEED)
 
 golden-update: build
 	GOLDEN_UPDATE=1 $(PY) -m pytest tests/golden
 
-dist: venv
-	$(PY) -m pip install -q --disable-pip-version-check build
+dist: $(VENV)/.buildable
+	$(PIP_INSTALL) build
 	$(PY) -m build --no-isolation --outdir dist
 
 clean:

@@ -1,6 +1,7 @@
 """The only build logic: extension list, Cython directives, MR_DEBUG.
 
-MR_DEBUG=1 adds bounds and invariant checks; it never changes a result. Metadata is in pyproject.toml.
+MR_DEBUG=1 adds bounds and invariant checks; it never changes a result. MR_PREBUILT=1 installs (editable) over modules
+that `build_ext --inplace` has made already. Metadata is in pyproject.toml.
 """
 
 import os
@@ -47,7 +48,9 @@ def extensions() -> list[Extension]:
 
 if __name__ == "__main__":
     setup(
-        ext_modules=cythonize(
+        ext_modules=[]
+        if os.environ.get("MR_PREBUILT") == "1"
+        else cythonize(
             extensions(), compiler_directives=DIRECTIVES, build_dir="build/cython", nthreads=os.cpu_count() or 1
         ),
         options={"build_ext": {"parallel": os.cpu_count() or 1}},

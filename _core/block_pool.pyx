@@ -37,7 +37,7 @@ cdef class BlockPool:
         Empty blocks go first, then the LRU head is evicted; blocks just hit are never evicted for the same call.
         """
         cdef int64_t missing = num_fresh - self.num_free
-        cdef int64_t i
+        cdef int64_t i, _i
         cdef int64_t inactive_hits = 0
         cdef Copy* copy
         if missing > 0:
@@ -54,7 +54,7 @@ cdef class BlockPool:
             copy.ref_count += 1
         if missing > 0:
             self.num_free -= num_fresh - missing
-            for i in range(missing):
+            for _i in range(missing):
                 self._evict()
         else:
             self.num_free -= num_fresh

@@ -26,7 +26,7 @@ cdef void refill(ChaCha12* rng) noexcept nogil:
     """Compute block `counter` and step on."""
     cdef uint32_t initial[16]
     cdef uint32_t* x = rng.words
-    cdef int i
+    cdef int i, _pair
     initial[0], initial[1], initial[2], initial[3] = 0x61707865, 0x3320646E, 0x79622D32, 0x6B206574
     for i in range(8):
         initial[4 + i] = rng.key[i]
@@ -36,7 +36,7 @@ cdef void refill(ChaCha12* rng) noexcept nogil:
     initial[15] = 0
     for i in range(16):
         x[i] = initial[i]
-    for i in range(6):                   # 12 rounds, two at a time
+    for _pair in range(6):                   # 12 rounds, two at a time
         quarter_round(x, 0, 4, 8, 12)
         quarter_round(x, 1, 5, 9, 13)
         quarter_round(x, 2, 6, 10, 14)

@@ -78,7 +78,6 @@ cdef class Collector:
     cdef int _admit(self, const Event* event) except -1 nogil
     cdef int _publish_gauges(self, const Event* event) except -1 nogil
     cdef int _begin_output(self, const Event* event) except -1 nogil
-    cdef void _count_decode(self, int64_t tokens, int64_t forwards) noexcept nogil
     cdef int _end_rank_pass(self, const Event* event) except -1 nogil
     cdef int _end_request(self, const Event* event, const int64_t* words) except -1 nogil
     cdef int _cut(self, const Event* event) except -1 nogil

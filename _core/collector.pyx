@@ -182,22 +182,17 @@ cdef class Collector:
         return 0
 
     cdef int _begin_output(self, const Event* event) except -1 nogil:
-        """A first token; its pass is no decode pass for this request, whatever it emitted there."""
         self._first_token_ms[self._row_of(event)] = event.t_ms
-        self._count_decode(-max(1, event.a), -1)
         return self._gap_pool.begin(event.request, self._rank_of(event))
-
-    cdef void _count_decode(self, int64_t tokens, int64_t forwards) noexcept nogil:
-        self._totals.decode_tokens += tokens
-        self._totals.decode_forwards += forwards
-        self._interval.decode_tokens += tokens
-        self._interval.decode_forwards += forwards
 
     cdef int _end_rank_pass(self, const Event* event) except -1 nogil:
         self._totals.rank_passes += 1
         self._totals.tokens += event.a
         self._totals.prefill_tokens += event.d
-        self._count_decode(event.a, event.c)
+        self._totals.decode_forwards += event.e
+        self._totals.decode_tokens += event.f
+        self._interval.decode_forwards += event.e
+        self._interval.decode_tokens += event.f
         # Beyond one token per emitting request there are only burst tokens, at no distance from their predecessors.
         return self._gap_pool.count_pass(self._rank_of(event), event.t_ms, event.x, event.b, event.a - event.c)
 
@@ -207,7 +202,6 @@ cdef class Collector:
         self._output_tokens[row] = event.b
         self._last_token_ms[row] = event.x
         self._reason[row] = <int8_t>event.c
-        self._count_decode(event.e, 0)
         if event.d >= 0 and words is not NULL:
             self._needed[row] = words[event.d]
             self._available[row] = words[event.d + 1]
@@ -220,9 +214,10 @@ cdef class Collector:
         self._interval.completions += 1
         self._interval.input_tokens += self._input_tokens[row]
         self._interval.output_tokens += event.b
-        if event.b >= 1:
+        # The reference leaves a TTFT of zero out of an interval's mean.
+        if event.b >= 1 and self._first_token_ms[row] > self._arrival_ms[row]:
             self._interval.ttft_count += 1
-            self._interval.ttft_sum_ms += max(0.0, self._first_token_ms[row] - self._arrival_ms[row])
+            self._interval.ttft_sum_ms += self._first_token_ms[row] - self._arrival_ms[row]
         if event.b >= 2:
             self._interval.mean_gap_count += 1
             self._interval.mean_gap_sum_ms += max(0.0, event.x - self._first_token_ms[row]) / <double>(event.b - 1)

@@ -19,15 +19,16 @@ cdef enum EventKind:
     # then PASS_END_CLOSE.
     EV_PASS_END = 9       # a=pass_id b=ranks in the group
     EV_RANK_END = 10      # a=tokens emitted b=requests emitting whose last token came with the rank's previous pass
-                          # c=requests emitting d=prefill tokens committed e=decode batch size x=end_ms of the rank's previous pass (NaN at first)
+                          # c=requests emitting d=prefill tokens committed x=end_ms of the rank's previous pass (NaN at first)
+                          # e=requests emitting without prompt work in this pass f=tokens accepted for them (beyond their length, too)
     EV_FPM = 11           # c,d=words: float64 bits in the order of FPM_FIELDS (only with WANT_FPM)
-    EV_FIRST_TOKEN = 12   # a=tokens of this request in that pass
+    EV_FIRST_TOKEN = 12
     EV_SECOND_TOKEN = 13
     EV_RESUMED = 14       # a token whose predecessor did not come with the rank's previous pass: x=time of that predecessor
     EV_TOKENS = 15        # a=tokens of this request in this pass b=its total after (only with WANT_TOKENS)
-    EV_TERMINAL = 16      # a=TerminalStatus b=output_tokens c=TerminalReason d=offset of 2 words (needed, available) or -1
-                          # e=drafts accepted in its last pass beyond its length (0 where that pass was its first) x=last_token_ms (NaN without tokens)
-    EV_KV_STORED = 17     # request=owner c,d=words: parent hash (0 at block 0), then (block hash, local hash) per block; a=blocks b=first block index (only with WANT_KV)
+    EV_TERMINAL = 16      # a=TerminalStatus b=output_tokens c=TerminalReason d=offset of 2 words (needed, available) or -1 x=last_token_ms (NaN without tokens)
+    EV_KV_STORED = 17     # request=owner a=blocks b=first block index c,d=words: parent hash (0 at block 0), then
+                          # (block hash, local hash) per block (only with WANT_KV)
     EV_KV_REMOVED = 18    # c,d=words: block hashes in eviction order; a=blocks (only with WANT_KV)
     EV_PASS_END_CLOSE = 19
     EV_INTERNAL_WORK = 20 # place of host offload
@@ -84,6 +85,7 @@ cdef struct Event:
     int64_t c
     int64_t d
     int64_t e
+    int64_t f
     int32_t kind
     int32_t worker
     int32_t rank          # dp rank, -1 where none applies

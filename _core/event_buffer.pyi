@@ -28,6 +28,7 @@ class EventBuffer:
         c: int = 0,
         d: int = 0,
         e: int = 0,
+        f: int = 0,
         x: float = ...,
         words: Sequence[int] | None = None,
     ) -> None: ...

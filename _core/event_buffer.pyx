@@ -19,7 +19,7 @@ FPM_FIELDS = (
 )
 
 RECORD_DTYPE = np.dtype([
-    ("t_ms", "f8"), ("x", "f8"), ("a", "i8"), ("b", "i8"), ("c", "i8"), ("d", "i8"), ("e", "i8"),
+    ("t_ms", "f8"), ("x", "f8"), ("a", "i8"), ("b", "i8"), ("c", "i8"), ("d", "i8"), ("e", "i8"), ("f", "i8"),
     ("kind", "i4"), ("worker", "i4"), ("rank", "i4"), ("request", "i4"),
 ])
 
@@ -54,7 +54,7 @@ cdef class EventBuffer:
         self.count += 1
         event.t_ms = t_ms
         event.x = NAN
-        event.a = event.b = event.c = event.d = event.e = 0
+        event.a = event.b = event.c = event.d = event.e = event.f = 0
         event.kind = kind
         event.worker = worker
         event.rank = rank
@@ -88,7 +88,7 @@ cdef class EventBuffer:
             source = &other.records[i]
             event = self.emplace(source.kind, t_ms, source.worker, source.rank, source.request)
             event.x, event.a, event.b = source.x, source.a, source.b
-            event.c, event.d, event.e = source.c, source.d, source.e
+            event.c, event.d, event.e, event.f = source.c, source.d, source.e, source.f
             if source.kind in (EV_PREEMPTION, EV_FPM, EV_KV_STORED, EV_KV_REMOVED):
                 words = self.emplace_words(event, source.d)
                 memcpy(words, &other.words[source.c], source.d * sizeof(int64_t))
@@ -124,7 +124,7 @@ cdef class EventBuffer:
         return np.frombuffer((<char*>self.words)[:self.num_words * sizeof(int64_t)], np.int64).copy()
 
     def append_record(self, int32_t kind, double t_ms, int32_t worker=0, int32_t rank=-1, int32_t request=-1, *,
-                      int64_t a=0, int64_t b=0, int64_t c=0, int64_t d=0, int64_t e=0, double x=NAN, words=None):
+                      int64_t a=0, int64_t b=0, int64_t c=0, int64_t d=0, int64_t e=0, int64_t f=0, double x=NAN, words=None):
         """Append one record from Python (consumers' tests and the realtime shell).
 
         `words` (sequence of int64) becomes the payload: c, d are set, or d alone for a terminal record.
@@ -132,7 +132,7 @@ cdef class EventBuffer:
         cdef Event* event = self.emplace(kind, t_ms, worker, rank, request)
         cdef int64_t* payload
         cdef Py_ssize_t i
-        event.a, event.b, event.c, event.d, event.e, event.x = a, b, c, d, e, x
+        event.a, event.b, event.c, event.d, event.e, event.f, event.x = a, b, c, d, e, f, x
         if words is not None:
             payload = self.emplace_words(event, len(words))
             for i in range(len(words)):

@@ -12,13 +12,14 @@ cdef enum FleetStatus:
     FLEET_ENDS = 3               # requests the workload waits for ended at this instant
     FLEET_SAMPLE = 4             # a telemetry sample is due now
     FLEET_FULL = 5               # the event buffer wants to be read
+    FLEET_PLACE = 6              # a row is due and the caller places it
 
 
 cdef enum Stage:
     STAGE_PICK = 0
     STAGE_ENDS = 1
     STAGE_ARRIVALS = 2
-    STAGE_SAMPLE = 3
+    STAGE_AGAIN = 3
 
 
 cdef struct Arrival:
@@ -54,7 +55,9 @@ cdef class Fleet:
     cdef double sample_ms                # next telemetry sample; INFINITY = none
     cdef bint telemetry
     cdef bint wake_on_end
+    cdef bint external_placement
     cdef int stage
+    cdef bint first_round                # of the instant
     cdef Py_ssize_t scanned              # records of this instant already searched for ends
     cdef int32_t* ended                  # (ended_capacity,) requests that ended at this instant, owned
     cdef int64_t num_ended
@@ -67,8 +70,8 @@ cdef class Fleet:
     cdef int end_passes(self) except -1 nogil
     cdef int hand_over(self) except -1 nogil
     cdef int run_machines(self) except -1 nogil
-    cdef bint due_again(self) noexcept nogil
+    cdef bint tell_ends(self) except -1 nogil
     cdef int find_ends(self) except -1 nogil
-    cdef int place(self, Arrival* arrival) except -1 nogil
+    cdef int place(self, int32_t worker, int32_t rank) except -1 nogil
     cdef int heap_push(self, Arrival* arrival) except -1 nogil
     cdef int heap_pop(self, Arrival* arrival) noexcept nogil

@@ -3,9 +3,11 @@
 Decides the order of one instant T, and nothing else: (1) passes that end at T end, their boundaries held; (2) the
 workload is told who ended and may hand over what becomes due; (3) everything due is placed, in the workload's total
 order, and put on the lanes; (4) boundaries are finished in worker order and each machine runs until it wants a later
-time; again from (1) if a pass of no length started; (5) a telemetry sample is taken. Then time jumps.
+time, passes of no length included; (5) a telemetry sample is taken; again from (2) if that ended requests that make
+something due. Then time jumps.
 
-The engines are reached through their driver machines alone. Source: replay through the driver, section 3.
+The engines are reached through their driver machines alone. Source: replay through the driver, section 3; that passes
+of no length end inside their worker's turn, and that a sample belongs to the first round, was seen on the reference.
 """
 cimport cython
 from libc.math cimport INFINITY
@@ -15,17 +17,12 @@ from libc.string cimport memcpy
 from .driver cimport PHASE_IDLE, PHASE_IN_PASS, Machine
 from .event_buffer cimport CMD_SUBMIT, EV_ARRIVAL, EV_CUT, EV_TERMINAL, Event
 from .lanes cimport Envelope, lane_pop
-from .types cimport NONE
 
-STATUS_NAMES = ("done", "needs_rows", "until", "ends", "sample", "full")
+STATUS_NAMES = ("done", "needs_rows", "until", "ends", "sample", "full", "place")
 
 
 cdef inline double _deadline(Machine machine) noexcept nogil:
     return machine.next_deadline()
-
-
-cdef inline bint _pass_due(Machine machine, double now_ms) noexcept nogil:
-    return machine.phase == PHASE_IN_PASS and machine.pass_end_ms <= now_ms
 
 
 cdef inline bint _wants_run(Machine machine) noexcept nogil:
@@ -68,10 +65,13 @@ cdef class Fleet:
         machines: one Machine a worker, all made with `out`.
         out: the ordered events of the run; the caller reads it and calls `clear_events` between calls of `advance`.
         telemetry: also record a gauge snapshot of the rank at every arrival.
+        external_placement: `advance` returns "place" for every row that is due; the caller answers with `place_next`.
+            Without it rows go round robin.
         wake_on_end: `advance` returns "ends" whenever requests ended, before rows of that instant are handed over.
     """
 
-    def __cinit__(self, machines, EventBuffer out not None, *, bint telemetry=False, bint wake_on_end=False):
+    def __cinit__(self, machines, EventBuffer out not None, *, bint telemetry=False, bint wake_on_end=False,
+                  bint external_placement=False):
         cdef Py_ssize_t i
         self.machines = tuple(machines)
         self.num_workers = <int32_t>len(self.machines)
@@ -79,7 +79,9 @@ cdef class Fleet:
             raise ValueError("num_workers must be positive")
         self.out = out
         self.telemetry, self.wake_on_end = telemetry, wake_on_end
+        self.external_placement = external_placement
         self.horizon_ms = 0.0
+        self.first_round = True
         self.sample_ms = INFINITY
         self.workers = <PyObject**>malloc(self.num_workers * sizeof(PyObject*))
         self.next_rank = <int64_t*>calloc(self.num_workers, sizeof(int64_t))
@@ -152,6 +154,24 @@ cdef class Fleet:
             status = self.run(until_ms, max_records)
         return STATUS_NAMES[status]
 
+    def next_arrival(self):
+        """The row to place, after "place": (request, input tokens, hash ids)."""
+        cdef int64_t i
+        cdef Arrival* arrival = &self.heap[0]
+        return arrival.request, arrival.n_in, [arrival.hash_ids[i] for i in range(arrival.num_hash_ids)]
+
+    def place_next(self, int32_t worker, int32_t rank):
+        """Answer to "place".
+
+        Raises:
+            ValueError: no such worker or rank, or nothing is due.
+        """
+        if not (0 <= worker < self.num_workers and 0 <= rank < self.dp_size):
+            raise ValueError(f"no worker {worker} with rank {rank}")
+        if self.heap_count == 0 or self.heap[0].due_ms > self.now_ms:
+            raise ValueError("no row is due")
+        self.place(worker, rank)
+
     def ended_requests(self):
         """Requests that ended since the last call, in order: workers, then ranks, then positions."""
         cdef int64_t i
@@ -185,29 +205,42 @@ cdef class Fleet:
                 at = self.next_instant()
                 if at == INFINITY:
                     return FLEET_DONE if self.horizon_ms == INFINITY else FLEET_NEEDS_ROWS
-                at = min(at, self.sample_ms)
                 if at >= self.horizon_ms:
                     return FLEET_NEEDS_ROWS
                 if at > until_ms:
                     return FLEET_UNTIL
-                self.now_ms = max(self.now_ms, at)
+                self.now_ms = max(self.now_ms, min(at, self.sample_ms))
                 self.stage = STAGE_ENDS
             if self.stage == STAGE_ENDS:
                 self.end_passes()
                 self.stage = STAGE_ARRIVALS
-                if self.wake_on_end:
-                    self.find_ends()
-                    if self.num_ended > 0:
-                        return FLEET_ENDS
+                if self.tell_ends():
+                    return FLEET_ENDS
             if self.stage == STAGE_ARRIVALS:
-                self.hand_over()
+                if self.hand_over() == FLEET_PLACE:
+                    return FLEET_PLACE
                 self.run_machines()
-                self.stage = STAGE_ENDS if self.due_again() else STAGE_SAMPLE
-            if self.stage == STAGE_SAMPLE:
-                self.stage = STAGE_PICK
-                if self.sample_ms <= self.now_ms:
+                self.find_ends()
+                self.stage = STAGE_AGAIN
+                # The sample of time 0 is the baseline: it comes when that instant is over.
+                if self.first_round and 0.0 < self.sample_ms <= self.now_ms:
                     self._account()
                     return FLEET_SAMPLE
+            self.first_round = False
+            self.stage = STAGE_ARRIVALS
+            if self.tell_ends():
+                return FLEET_ENDS
+            if self.heap_count > 0 and self.heap[0].due_ms <= self.now_ms:
+                continue
+            self.first_round = True
+            self.stage = STAGE_PICK
+            if self.sample_ms <= self.now_ms:
+                return FLEET_SAMPLE
+
+    cdef bint tell_ends(self) except -1 nogil:
+        """Whether requests ended that the workload waits for."""
+        self.find_ends()
+        return self.num_ended > 0
 
     cdef double next_instant(self) noexcept nogil:
         """Next time at which anything but a sample happens [ms]; INFINITY when nothing does."""
@@ -238,21 +271,29 @@ cdef class Fleet:
         return 0
 
     cdef int hand_over(self) except -1 nogil:
-        cdef Arrival arrival
+        """Place everything that is due: round robin over workers, then over the ranks of the worker.
+
+        A request that is then rejected has used its turn.
+        """
+        cdef int32_t worker, rank
         while self.heap_count > 0 and self.heap[0].due_ms <= self.now_ms:
             self._note_event()
-            self.heap_pop(&arrival)
-            self.place(&arrival)
+            if self.external_placement:
+                return FLEET_PLACE
+            worker = <int32_t>(self.next_worker % self.num_workers)
+            rank = <int32_t>(self.next_rank[worker] % self.dp_size)
+            self.next_worker = worker + 1
+            self.next_rank[worker] = rank + 1
+            self.place(worker, rank)
         return 0
 
-    cdef int place(self, Arrival* arrival) except -1 nogil:
-        """Round robin over workers, then over the ranks of the worker; a request that is then rejected has used its turn."""
-        cdef int32_t worker = <int32_t>(self.next_worker % self.num_workers)
-        cdef int32_t rank = <int32_t>(self.next_rank[worker] % self.dp_size)
+    cdef int place(self, int32_t worker, int32_t rank) except -1 nogil:
+        """The next arrival goes on the lane of a worker."""
+        cdef Arrival popped
+        cdef Arrival* arrival = &popped
         cdef Envelope envelope
         cdef Event* event
-        self.next_worker = worker + 1
-        self.next_rank[worker] = rank + 1
+        self.heap_pop(&popped)
         event = self.out.emplace(EV_ARRIVAL, arrival.due_ms, worker, rank, arrival.request)
         event.a, event.b, event.c, event.d = arrival.n_in, arrival.n_out, arrival.session, arrival.turn
         self.num_arrived += 1
@@ -271,20 +312,14 @@ cdef class Fleet:
         cdef int32_t i
         for i in range(self.num_workers):
             if _wants_run(<Machine>self.workers[i]):
-                (<Machine>self.workers[i]).pump(self.now_ms, False, True)
+                (<Machine>self.workers[i]).pump(self.now_ms, True, True)
         return 0
 
-    cdef bint due_again(self) noexcept nogil:
-        cdef int32_t i
-        if self.heap_count > 0 and self.heap[0].due_ms <= self.now_ms:
-            return True
-        for i in range(self.num_workers):
-            if _pass_due(<Machine>self.workers[i], self.now_ms):
-                return True
-        return False
-
     cdef int find_ends(self) except -1 nogil:
+        """Note the requests that ended since the last look; the records may be cleared afterwards."""
         cdef int32_t* grown
+        if not self.wake_on_end:
+            return 0
         while self.scanned < self.out.count:
             if self.out.records[self.scanned].kind == EV_TERMINAL:
                 if self.num_ended == self.ended_capacity:

@@ -39,11 +39,12 @@ cdef struct Request:
     double emit_ms               # its end
     double emit_before_ms        # end of the pass of the emission before
     uint8_t emit_consecutive     # the token before came with the rank's previous pass
-    uint8_t emit_decode          # it was in the decode batch
+    uint8_t emit_forward         # it had no prompt work in that pass
     # Steady decoding (sched_calendar): while set, gen, computed, alloc and the emission are implied by the step count.
     uint8_t steady
     int64_t gen_offset           # gen = gen_offset + steps
     int64_t last_step            # step that emits the last token
+    int64_t joined_step          # steps when it became steady: its last emission of before is still written down
     int64_t seniority            # order of admission into running
     int32_t phase_next           # ring of requests with the same block phase
     int32_t phase_prev

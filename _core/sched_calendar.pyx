@@ -128,6 +128,8 @@ cdef class CalendarScheduler(BlockScheduler):
         self.tokens_emitted += n
         self.emitters += n
         self.consecutive_emitters += n
+        self.forwards += n
+        self.forward_tokens += n
         self.lengths.total_sq += 2 * self.lengths.total + n
         self.lengths.total += n
         self.steps += 1
@@ -152,6 +154,7 @@ cdef class CalendarScheduler(BlockScheduler):
             left = self.remaining(slot)
             request.steady = 1
             request.gen_offset = request.gen - self.steps
+            request.joined_step = self.steps
             request.last_step = self.steps + left - 1
             phase = self._phase_of(request)
             request.phase_prev = NONE
@@ -186,15 +189,14 @@ cdef class CalendarScheduler(BlockScheduler):
         request.work_prompt = 0
         request.work_prefix = request.n_in
         request.work_terminal = 0
-        request.emit_tokens = 1
-        request.emit_consecutive = request.emit_decode = 1
-        if in_step:
-            request.emit_pass = self.pass_number - 1
-            request.emit_ms, request.emit_before_ms = self.previous_end_ms, self.before_previous_end_ms
-        else:
-            request.emit_pass = self.pass_number
-            request.emit_ms = self.pass_end_ms if self.executed else self.previous_end_ms
-            request.emit_before_ms = self.previous_end_ms if self.executed else self.before_previous_end_ms
+        if self.steps > request.joined_step:
+            request.emit_tokens = 1
+            request.emit_consecutive = request.emit_forward = 1
+            request.emit_excess = 0
+            request.emit_pass = self.pass_number - 1 if in_step else self.pass_number
+            request.emit_before_ms = self.previous_end_ms if self.executed and not in_step else self.before_previous_end_ms
+        # The published end of a group pass may be later than this rank's own.
+        request.emit_ms = self.pass_end_ms if self.executed and not in_step else self.previous_end_ms
         if request.phase_prev == NONE:
             self.phases[self._phase_of(request)] = request.phase_next
         else:

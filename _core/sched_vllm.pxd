@@ -23,6 +23,7 @@ cdef class VllmScheduler(CalendarScheduler):
     cdef int64_t rejected_capacity
     cdef int32_t* ready                  # (ready_capacity,) slots that emit in this pass, owned
     cdef int64_t* bursts                 # (ready_capacity,) tokens of each under MTP, owned
+    cdef int64_t* excess                 # (ready_capacity,) drafts accepted beyond them, owned
     cdef int64_t num_ready
     cdef int64_t ready_capacity
     cdef bint capacity_bound             # the waiting queue was not empty after the last full pass

@@ -22,6 +22,7 @@ from .event_buffer cimport (
     EventBuffer,
 )
 from .prefix_index cimport PrefixIndex
+from .sched_calendar cimport CalendarScheduler
 from .timing cimport TimingModel
 from .types cimport BLOCKED, NONE, SCHEDULED, SELF_PREEMPTED, STATUS_PREEMPTED, STATUS_RUNNING, STATUS_WAITING, ceil_div
 
@@ -30,6 +31,8 @@ from .types import EngineError, LivelockError
 cdef enum:
     # Far above any legal chain: a rank that preempts so often without a token or an end moves in a circle.
     MAX_PASSES_WITHOUT_GAIN = 1_000_000
+    # Preempting passes without a token under multi-token prediction before the victim of the next one fails.
+    MAX_FRUITLESS_BURSTS = 1000
 
 
 cdef int64_t _limit(object value) except -1:
@@ -89,6 +92,7 @@ cdef class VllmScheduler(CalendarScheduler):
         free(self.rejected)
         free(self.ready)
         free(self.bursts)
+        free(self.excess)
 
     # -- the pass ---------------------------------------------------------------------------------
 
@@ -123,6 +127,7 @@ cdef class VllmScheduler(CalendarScheduler):
             self.end_request(self.rejected[2 * i], TERM_REJECTED, self.rejected[2 * i + 1],
                              self._needed(self.rejected[2 * i], self.rejected[2 * i + 1]),
                              self._available(self.rejected[2 * i + 1]))
+        self.num_rejected = 0
         if self.num_scheduled == 0 and not self.preempted and self.end_events.count == 0:
             self.diagnose()
         event = &self.start_events.records[0]
@@ -339,6 +344,7 @@ cdef class VllmScheduler(CalendarScheduler):
         cdef Request* request
         cdef int32_t* ready
         cdef int64_t* bursts
+        cdef int64_t* excess
         if self.num_running > self.ready_capacity:
             ready = <int32_t*>realloc(self.ready, self.num_running * 2 * sizeof(int32_t))
             if ready is not NULL:
@@ -346,7 +352,10 @@ cdef class VllmScheduler(CalendarScheduler):
             bursts = <int64_t*>realloc(self.bursts, self.num_running * 2 * sizeof(int64_t))
             if bursts is not NULL:
                 self.bursts = bursts
-            if ready is NULL or bursts is NULL:
+            excess = <int64_t*>realloc(self.excess, self.num_running * 2 * sizeof(int64_t))
+            if excess is not NULL:
+                self.excess = excess
+            if ready is NULL or bursts is NULL or excess is NULL:
                 with gil:
                     raise MemoryError(f"{self.num_running} ready requests")
             self.ready_capacity = self.num_running * 2
@@ -373,7 +382,6 @@ cdef class VllmScheduler(CalendarScheduler):
         cdef int32_t slot
         cdef Request* request
         cdef double end_ms = prefill_end_ms
-        cdef bint decoding
         for i in range(self.num_ready):
             request = &self.requests.slots[self.ready[i]]
             if request.gen > 0 or request.work_prompt == 0:
@@ -382,7 +390,6 @@ cdef class VllmScheduler(CalendarScheduler):
         if batch > 0:
             end_ms += self.timing.decode_ms(batch, active, self.kv_capacity_tokens)
         self.pass_end_ms = end_ms
-        self.decode_batch = batch
         if self.num_steady > 0:
             self.emit_steady()
             if self.num_leaving > 0:
@@ -390,9 +397,8 @@ cdef class VllmScheduler(CalendarScheduler):
         for i in range(self.num_ready):
             slot = self.ready[i]
             request = &self.requests.slots[slot]
-            decoding = request.gen > 0 or request.work_prompt == 0
             request.gen += 1
-            self.emit(slot, request.gen - 1, end_ms, decoding)
+            self.emit(slot, request.gen - 1, end_ms, 0)
             if self.remaining(slot) == 0:
                 self._leave_running(slot, TERM_COMPLETED, self.completion_reason(request), -1, -1)
         self.join_steady()
@@ -432,11 +438,12 @@ cdef class VllmScheduler(CalendarScheduler):
 
     cdef int finish_bursts(self, double prefill_end_ms) except -1 nogil:
         """Bursts of accepted drafts for each ready request; slots are set aside for the longest ones first."""
-        cdef int64_t i, j, active, reserved, gen_before
+        cdef int64_t i, _j, active, reserved, gen_before
         cdef int32_t slot
         cdef Request* request
         cdef double end_ms = prefill_end_ms
         reserved = self.set_aside()
+        self.measure_queue()     # with the requests preempted for the bursts, as on the reference
         active = 0
         for i in range(self.num_ready):
             request = &self.requests.slots[self.ready[i]]
@@ -444,17 +451,15 @@ cdef class VllmScheduler(CalendarScheduler):
         if self.num_ready > 0:
             end_ms += self.timing.decode_ms(self.num_ready, active, self.kv_capacity_tokens)
         self.pass_end_ms = end_ms
-        self.decode_batch = self.num_ready
         for i in range(self.num_ready):
-            request = &self.requests.slots[self.ready[i]]
-            request.emit_excess = self.sample()
-            self.bursts[i] = min(request.emit_excess, self.remaining(self.ready[i]))
-            request.emit_excess -= self.bursts[i]
+            self.excess[i] = self.sample()
+            self.bursts[i] = min(self.excess[i], self.remaining(self.ready[i]))
+            self.excess[i] -= self.bursts[i]
         for i in range(self.num_ready):
             slot = self.ready[i]
             request = &self.requests.slots[slot]
             gen_before = request.gen
-            for j in range(self.bursts[i]):
+            for _j in range(self.bursts[i]):
                 self.finalise(request, request.n_in + request.gen - 1, request.n_in + request.gen)
                 request.gen += 1
                 if request.alloc < request.n_in + request.gen:
@@ -463,14 +468,18 @@ cdef class VllmScheduler(CalendarScheduler):
                         reserved -= 1
                     request.alloc = request.n_in + request.gen
             request.computed = request.n_in + request.gen - 1
-            self.emit(slot, gen_before, end_ms, True)
+            self.emit(slot, gen_before, end_ms, self.excess[i])
             if self.remaining(slot) == 0:
                 self._leave_running(slot, TERM_COMPLETED, self.completion_reason(request), -1, -1)
         self.pool.release_private(reserved)
         return 0
 
     cdef int64_t set_aside(self) except -1 nogil:
-        """Blocks for the longest bursts of all ready requests, preempting until they are there; returns their number."""
+        """Blocks for the longest bursts of all ready requests, preempting until they are there; returns their number.
+
+        Requests can take the pool from each other in turns for ever (the reference does): after a long time without
+        any token the victim fails instead, and the others have its blocks.
+        """
         cdef int64_t i, length, needed
         cdef int32_t slot
         cdef Request* request
@@ -484,7 +493,11 @@ cdef class VllmScheduler(CalendarScheduler):
             if self.num_ready == 0 or self.pool.acquire(NULL, 0, needed) == POOL_OK:
                 break
             if self.fail_hopeless_bursts() == 0:
-                self.preempt(False)
+                if self.passes_without_gain >= MAX_FRUITLESS_BURSTS:
+                    self._leave_running(self.running[0 if self.preempt_first else self.num_running - 1], TERM_FAILED,
+                                        REASON_BURST_OVER_POOL, self.pool.active() + needed, self.pool.num_blocks)
+                else:
+                    self.preempt(False)
             self.num_ready = 0
             for i in range(self.num_running):
                 slot = self.running[i]

@@ -57,7 +57,8 @@ cdef class Scheduler:
     cdef int64_t tokens_emitted
     cdef int64_t emitters
     cdef int64_t consecutive_emitters
-    cdef int64_t decode_batch
+    cdef int64_t forwards                # requests that emitted without prompt work
+    cdef int64_t forward_tokens          # tokens accepted for them, beyond their length too
     cdef int64_t prefill_tokens
     cdef int64_t passes_without_gain     # consecutive passes that neither emitted nor ended anything
     cdef double fpm[FPM_WIDTH]
@@ -85,9 +86,10 @@ cdef class Scheduler:
     cdef bint has_work(self) noexcept nogil
     cdef void begin_pass(self, double now_ms) noexcept nogil
     cdef int64_t remaining(self, int32_t slot) noexcept nogil
-    cdef int emit(self, int32_t slot, int64_t gen_before, double end_ms, bint in_decode_batch) except -1 nogil
+    cdef int emit(self, int32_t slot, int64_t gen_before, double end_ms, int64_t excess) except -1 nogil
     cdef int end_request(self, int32_t slot, int32_t status, int32_t reason, int64_t needed, int64_t available) except -1 nogil
     cdef void measure_pass(self, Moments decode, int64_t first) noexcept nogil
+    cdef void measure_queue(self) noexcept nogil
     cdef void _count_waiting(self, int32_t slot, int sign) noexcept nogil
     cdef int push_running(self, int32_t slot) except -1 nogil
     cdef int push_waiting(self, int32_t slot, bint front) except -1 nogil

@@ -21,7 +21,7 @@ from .types cimport NONE, STATUS_WAITING, SUBMIT_ACTIVE, SUBMIT_BAD_PROMPT, SUBM
 # published: a cancellation that discards pending output takes it back.
 cdef enum:
     PACK_CONSECUTIVE = 1
-    PACK_DECODE = 2
+    PACK_FORWARD = 2
     PACK_SHIFT = 2
     PACK_TOKENS = 0xffff
     PACK_EXCESS_SHIFT = 18
@@ -107,6 +107,7 @@ cdef class Scheduler:
             return SUBMIT_ACTIVE
         slot = self.requests.add(ordinal, n_in, n_out, hash_ids, num_hash_ids)
         self.push_waiting(slot, False)
+        self.passes_without_gain = 0
         return SUBMIT_OK
 
     cdef int cancel(self, int32_t ordinal, bint discard, double now_ms, EventBuffer out, bint* suppressed) except -1 nogil:
@@ -138,7 +139,7 @@ cdef class Scheduler:
                 delivered -= request.emit_tokens
                 last_ms = request.emit_before_ms
                 packed = ((request.emit_tokens << PACK_SHIFT) | (PACK_CONSECUTIVE if request.emit_consecutive else 0)
-                          | (PACK_DECODE if request.emit_decode else 0))
+                          | (PACK_FORWARD if request.emit_forward else 0) | (request.emit_excess << PACK_EXCESS_SHIFT))
                 self._drop_outputs(ordinal, packed)
                 suppressed[0] = True
             self._take_out(slot)
@@ -205,8 +206,9 @@ cdef class Scheduler:
             self.emitters -= 1
             if packed & PACK_CONSECUTIVE:
                 self.consecutive_emitters -= 1
-            if packed & PACK_DECODE:
-                self.decode_batch -= 1
+            if packed & PACK_FORWARD:
+                self.forwards -= 1
+                self.forward_tokens -= tokens + (packed >> PACK_EXCESS_SHIFT)
 
     # -- a pass -----------------------------------------------------------------------------------
 
@@ -221,7 +223,7 @@ cdef class Scheduler:
         self.effect_free = False
         self.num_scheduled = self.tokens_scheduled = 0
         self.tokens_emitted = self.emitters = self.consecutive_emitters = 0
-        self.decode_batch = self.prefill_tokens = 0
+        self.forwards = self.forward_tokens = self.prefill_tokens = 0
         self.start_events.reset()
         self.end_events.reset()
         self.kv_events.reset()
@@ -235,15 +237,17 @@ cdef class Scheduler:
             left = room
         return left if left > 0 else 0
 
-    cdef int emit(self, int32_t slot, int64_t gen_before, double end_ms, bint in_decode_batch) except -1 nogil:
-        """Record the tokens a request got in this pass: gen - gen_before of them, all at its end."""
+    cdef int emit(self, int32_t slot, int64_t gen_before, double end_ms, int64_t excess) except -1 nogil:
+        """Record the tokens a request got in this pass: gen - gen_before of them, all at its end.
+
+        excess: drafts accepted beyond what it may generate.
+        """
         cdef Request* request = &self.requests.slots[slot]
         cdef int64_t n = request.gen - gen_before
         cdef bint consecutive = request.emit_pass == self.pass_number - 1 and gen_before > 0
         cdef Event* event
         if gen_before == 0:
-            event = self.end_events.emplace(EV_FIRST_TOKEN, end_ms, self.worker, self.rank, request.ordinal)
-            event.a = n
+            self.end_events.emplace(EV_FIRST_TOKEN, end_ms, self.worker, self.rank, request.ordinal)
         elif not consecutive:
             event = self.end_events.emplace(EV_RESUMED, end_ms, self.worker, self.rank, request.ordinal)
             event.x = request.emit_ms
@@ -257,7 +261,11 @@ cdef class Scheduler:
         request.emit_before_ms = request.emit_ms
         request.emit_ms = end_ms
         request.emit_consecutive = consecutive
-        request.emit_decode = in_decode_batch
+        request.emit_forward = request.work_prompt == 0
+        request.emit_excess = excess
+        if request.emit_forward:
+            self.forwards += 1
+            self.forward_tokens += n + excess
         self.tokens_emitted += n
         self.emitters += 1
         if consecutive:
@@ -282,8 +290,7 @@ cdef class Scheduler:
         event.x = INFINITY if emitted_now else request.emit_ms
         if emitted_now:
             event.e = ((request.emit_tokens << PACK_SHIFT) | (PACK_CONSECUTIVE if request.emit_consecutive else 0)
-                       | (PACK_DECODE if request.emit_decode else 0)
-                       | (request.emit_excess << PACK_EXCESS_SHIFT if request.gen > request.emit_tokens else 0))
+                       | (PACK_FORWARD if request.emit_forward else 0) | (request.emit_excess << PACK_EXCESS_SHIFT))
         self.give_up(slot)
         self.requests.remove(slot)
         return 0
@@ -317,6 +324,10 @@ cdef class Scheduler:
         self.fpm[1], self.fpm[2] = <double>prefill.count, <double>computed
         self.fpm[3], self.fpm[4] = _variance(&prefill), <double>prefix
         self.fpm[5], self.fpm[6], self.fpm[7] = <double>decode.count, <double>decode.total, _variance(&decode)
+        self.measure_queue()
+
+    cdef void measure_queue(self) noexcept nogil:
+        """The part of the forward-pass record about `waiting`, as it is now."""
         self.fpm[8], self.fpm[9] = <double>self.queued.count, <double>self.queued.total
         self.fpm[10] = _variance(&self.queued)
         self.fpm[11], self.fpm[12] = <double>self.queued_decode.count, <double>self.queued_decode.total
@@ -334,7 +345,7 @@ cdef class Scheduler:
         event.x = self.previous_end_ms
         if executed:
             event.a, event.b, event.c = self.tokens_emitted, self.consecutive_emitters, self.emitters
-            event.d, event.e = self.prefill_tokens, self.decode_batch
+            event.d, event.e, event.f = self.prefill_tokens, self.forwards, self.forward_tokens
         if self.want & WANT_FPM:
             event = out.emplace(EV_FPM, end_ms, self.worker, self.rank, NONE)
             words = out.emplace_words(event, FPM_WIDTH)
@@ -347,7 +358,7 @@ cdef class Scheduler:
             out.extend(self.end_events, end_ms)
             for i in range(first, out.count):
                 if out.records[i].kind == EV_TERMINAL:
-                    out.records[i].e >>= PACK_EXCESS_SHIFT
+                    out.records[i].e = 0
                     if out.records[i].x == INFINITY:
                         out.records[i].x = end_ms
             if end_ms != self.pass_end_ms:
@@ -456,3 +467,24 @@ cdef class Scheduler:
             _add(&self.queued, request.n_in, sign)
         else:
             _add(&self.queued_decode, request.n_in + request.gen, sign)
+
+    def standing(self, int64_t limit=20):
+        """Who stands in the queues, for the report of a run that cannot go on.
+
+        Returns:
+            list of (queue, request ordinal, tokens known, tokens computed, blocks held), running first, at most `limit`.
+        """
+        cdef int64_t i
+        cdef int32_t slot
+        cdef Request* request
+        rows = []
+        self.detach_all()
+        for i in range(min(limit, self.num_running + self.num_waiting)):
+            if i < self.num_running:
+                slot = self.running[i]
+            else:
+                slot = self.waiting[(self.waiting_head + i - self.num_running) & self.waiting_mask]
+            request = &self.requests.slots[slot]
+            rows.append(("running" if i < self.num_running else "waiting", request.ordinal,
+                         request.n_in + request.gen, request.computed, request.table_length))
+        return rows

@@ -1,9 +1,10 @@
-"""Words for people: errors, and the console of the summary. Decides form, never content."""
+"""Words for people: errors, warnings, and the console of the summary. Decides form, never content."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from mocker_replay.errors import MockerReplayError
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 SUMMARY_WIDTH = 100  # columns where the output is not a terminal
 _RED = "31"
+_YELLOW = "33"
 
 
 def complain(exc: MockerReplayError) -> None:
@@ -24,6 +26,12 @@ def complain(exc: MockerReplayError) -> None:
     omitted = getattr(exc, "omitted", 0)
     if omitted:
         _say(f"hint: {omitted} further faults are not listed")
+
+
+def warn(warnings: Iterable[str]) -> None:
+    """Print warnings, one a line."""
+    for text in warnings:
+        _say(f"{_label('warning', _YELLOW)} {text}")
 
 
 def _say(line: str) -> None:

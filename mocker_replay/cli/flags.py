@@ -13,7 +13,7 @@ _OUT = "Outputs"
 _GOALS = "Goals"
 
 Trace = Annotated[
-    str, typer.Argument(metavar="TRACE", help="Trace, JSON lines (.gz and .zst too), one request a line.")
+    str, typer.Argument(metavar="TRACE", help="Trace, JSON lines, one request a line; - is standard input.")
 ]
 EngineConfigFlag = Annotated[
     str | None,
@@ -108,7 +108,7 @@ MissingTimestamps = Annotated[
     str, typer.Option(metavar="refuse|zero|previous", rich_help_panel=_TRACE, help="First turns without a timestamp.")
 ]
 SurplusHashIds = Annotated[
-    str, typer.Option(metavar="refuse|ignore", rich_help_panel=_TRACE, help="Hash ids beyond the prompt.")
+    str, typer.Option(metavar="refuse|ignore", rich_help_panel=_TRACE, help="More than one hash id beyond the prompt.")
 ]
 MissingHashIds = Annotated[
     str, typer.Option(metavar="refuse|private", rich_help_panel=_TRACE, help="Prompt blocks without a hash id.")

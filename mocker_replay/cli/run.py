@@ -61,7 +61,7 @@ def run(
     trace_block_size: flags.TraceBlockSize = None,
     timestamp_unit: flags.TimestampUnit = "ms",
     missing_timestamps: flags.MissingTimestamps = "refuse",
-    surplus_hash_ids: flags.SurplusHashIds = "ignore",
+    surplus_hash_ids: flags.SurplusHashIds = "refuse",
     missing_hash_ids: flags.MissingHashIds = "refuse",
     sla_ttft_ms: flags.SlaTtftMs = None,
     sla_itl_ms: flags.SlaItlMs = None,

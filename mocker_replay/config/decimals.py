@@ -13,6 +13,7 @@ import re
 from decimal import Decimal
 
 U64_MAX = 2**64 - 1
+_DIGITS_THAT_FIT = 19  # any so many are below U64_MAX
 _MAX_POWER = 308
 _POWERS_OF_TEN = tuple(float(f"1e{n}") for n in range(_MAX_POWER + 1))
 _JSON_NUMBER = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?", re.ASCII)
@@ -47,6 +48,8 @@ def read_again(value: float | int) -> float:
 
 def _keep_digits(whole: str, fraction: str) -> tuple[int, int]:
     """The leading digits that fit 64 bits, and the power of ten that goes with them."""
+    if len(whole) + len(fraction) <= _DIGITS_THAT_FIT:
+        return int(whole + fraction), -len(fraction)
     significand = 0
     exponent = 0
     for at, digit in enumerate(whole):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +30,16 @@ def build_timing(config: EngineConfig) -> TimingModel:
         ConfigError: a profile that cannot be read or breaks a rule.
     """
     model = config.timing_model
-    ratios = {"speedup_ratio": config.speedup_ratio, "decode_speedup_ratio": config.decode_speedup_ratio}
+    timing = partial(TimingModel, speedup_ratio=config.speedup_ratio, decode_speedup_ratio=config.decode_speedup_ratio)
     if model.type == "fixed":
         assert model.prefill_ms is not None
         assert model.decode_ms is not None
-        return TimingModel("fixed", prefill_ms=model.prefill_ms, decode_ms=model.decode_ms, **ratios)
+        return timing("fixed", prefill_ms=model.prefill_ms, decode_ms=model.decode_ms)
     if model.type == "callback":
-        return TimingModel("callback", callback=model.callable, **ratios)
+        return timing("callback", callback=model.callable)
     if model.type == "external":
-        return TimingModel("profile", arrays=_load_profile(str(model.path)), **ratios)
-    return TimingModel("polynomial", **ratios)
+        return timing("profile", arrays=_load_profile(str(model.path)))
+    return timing("polynomial")
 
 
 def _load_profile(path: str) -> dict[str, Any]:
@@ -64,6 +65,7 @@ def build_fleet(
     want: int,
     telemetry: bool,
     wake_on_end: bool,
+    external_placement: bool = False,
     block_tokens: BlockTokens | None = None,
 ) -> Fleet:
     """Machines of one replay, all publishing into one event buffer.
@@ -78,7 +80,9 @@ def build_fleet(
     config.require_supported()
     xxh3 = None
     if block_tokens is not None:
-        from xxhash import xxh3_64_intdigest as xxh3  # type: ignore[no-redef]
+        from xxhash import xxh3_64_intdigest
+
+        xxh3 = xxh3_64_intdigest
     out = EventBuffer()
     timing = build_timing(config)
     machines = []
@@ -106,4 +110,4 @@ def build_fleet(
             for rank in range(config.dp_size)
         ]
         machines.append(Machine(Engine(worker, ranks, config.prefill_schedule_interval), out))
-    return Fleet(machines, out, telemetry=telemetry, wake_on_end=wake_on_end)
+    return Fleet(machines, out, telemetry=telemetry, wake_on_end=wake_on_end, external_placement=external_placement)

@@ -16,12 +16,14 @@ from mocker_replay._core.fleet import Fleet
 from mocker_replay._core.types import CommandError, EngineError
 from mocker_replay.config import EngineConfig, ReplayOptions, load_engine_config
 from mocker_replay.errors import ExitCode, InvariantError
+from mocker_replay.events import Want
 from mocker_replay.replay.build import build_fleet
 from mocker_replay.replay.interrupt import InterruptFlag
 from mocker_replay.replay.result import ReplayResult
+from mocker_replay.replay.router import KvRouter
 from mocker_replay.replay.sinks import Sinks
 from mocker_replay.replay.workload import Workload, open_workload, session_names
-from mocker_replay.report.facts import COMPLETED, FAILED, NOT_ARRIVED, REJECTED, RunFacts
+from mocker_replay.report.facts import COMPLETED, FAILED, REJECTED, RunFacts
 from mocker_replay.report.summary import summarize
 from mocker_replay.shells.clock import elapsed_ms, monotonic_ns
 from mocker_replay.trace import TraceFacts, TraceSource, open_trace
@@ -74,10 +76,15 @@ def replay(
             engine, options, facts, events=events, event_level=event_level, requests=requests, summary=summary,
             telemetry=telemetry,
         ) as sinks:  # fmt: skip
-            return _Run(engine, options, facts, source, sinks, progress).result()
+            run = _Run(engine, options, facts, source, sinks, progress)
+            result = run.result()
     finally:
         if source is not trace:
             source.close()
+    if run.failure is not None:
+        text = f"the run stopped at {result.facts.end_ms} ms: {_text_of(run.failure)}{run.standing()}"
+        raise InvariantError(text) from run.failure
+    return result
 
 
 def _open(trace: str | os.PathLike[str] | TraceSource, options: ReplayOptions) -> TraceSource:
@@ -93,6 +100,14 @@ def _open(trace: str | os.PathLike[str] | TraceSource, options: ReplayOptions) -
         surplus_hash_ids=options.surplus_hash_ids,
         missing_hash_ids=options.missing_hash_ids,
     )
+
+
+class _Stopped(Exception):
+    """The machines cannot go on; what was true until then is kept."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
 
 
 class _Run:
@@ -112,35 +127,38 @@ class _Run:
         self._facts = facts
         self._sinks = sinks
         self._progress = progress
+        self.failure: Exception | None = None  # why the machines could not go on
         self._progress_ns = monotonic_ns()
         self._max_records = _RECORDS_PER_TURN_CALLBACK if engine.timing_model.type == "callback" else _RECORDS_PER_TURN
         self._until_ms = math.inf if options.max_sim_time_ms is None else options.max_sim_time_ms
         self.collector = Collector(options.num_workers, engine.dp_size)
+        self.router = _router(engine, options, facts)
+        wants_kv = sinks.wants_kv or self.router is not None
         self.workload: Workload = open_workload(
             source.batches(),
             facts,
             arrival_speedup_ratio=options.arrival_speedup_ratio,
             replay_concurrency=options.replay_concurrency,
-            renumber=sinks.wants_kv,
+            renumber=wants_kv,
         )
         self.fleet: Fleet = build_fleet(
             engine,
             num_workers=options.num_workers,
             trace_block_size=facts.trace_block_size,
-            want=sinks.wants,
+            want=sinks.wants | (Want.KV if wants_kv else 0),
             telemetry=sinks.wants_samples,
             wake_on_end=self.workload.wakes,
-            block_tokens=sinks.block_tokens if sinks.wants_kv else None,
+            external_placement=self.router is not None,
+            block_tokens=sinks.block_tokens if wants_kv else None,
         )
 
     def result(self) -> ReplayResult:
-        failure: EngineError | CommandError | None = None
         started_ns = monotonic_ns()
         with InterruptFlag() as interrupt:
             try:
                 complete = self._loop(interrupt)
-            except (EngineError, CommandError) as exc:
-                failure, complete = exc, False
+            except _Stopped as stopped:
+                self.failure, complete = stopped.cause, False
             if not complete:
                 self.fleet.publish_cuts()
             self._consume()
@@ -157,9 +175,7 @@ class _Run:
             warnings=facts.warnings,
             exit_code=_exit_code(columns["status"], interrupted=interrupt.raised),
         )
-        self._sinks.finish(result, stopped=failure is not None)
-        if failure is not None:
-            raise InvariantError(f"the run stopped at {self.fleet.last_event_ms} ms: {failure}") from failure
+        self._sinks.finish(result, stopped=self.failure is not None)
         return result
 
     # -- the loop -----------------------------------------------------------------------------------
@@ -167,9 +183,9 @@ class _Run:
     def _loop(self, interrupt: InterruptFlag) -> bool:
         """Until nothing is left (True), or the time limit or an interrupt ends the run (False)."""
         self.workload.start(self.fleet)
-        self._sinks.start(self.collector, self.fleet)
+        self._sinks.start(self.collector, self.fleet, self.router.take_hit_rates if self.router else None)
         while not interrupt.raised:
-            status = self.fleet.advance(self._until_ms, self._max_records)
+            status = self._advance()
             if status == "needs_rows":
                 self.workload.more(self.fleet)
             elif status == "ends":
@@ -177,6 +193,9 @@ class _Run:
             elif status == "sample":
                 self._consume()
                 self._sinks.sample(self.fleet)
+            elif status == "place":
+                self._consume()
+                self._place()
             elif status == "full":
                 self._consume()
             else:
@@ -186,17 +205,43 @@ class _Run:
             self._report_progress()
         return False
 
+    def _advance(self) -> str:
+        """One stretch of the fleet; an engine that cannot go on, or a user's model that raises, ends the run."""
+        try:
+            return self.fleet.advance(self._until_ms, self._max_records)
+        except Exception as exc:
+            raise _Stopped(exc) from exc
+
+    def _place(self) -> None:
+        assert self.router is not None
+        placement = self.router.choose(self.fleet.now_ms, *self.fleet.next_arrival())
+        self.fleet.place_next(placement.worker, placement.rank)
+
     def _consume(self) -> None:
         for first_row, names in self.workload.take_new_names():
             self._sinks.add_names(first_row, names)
         self.collector.consume(self.fleet.out)
         self._sinks.consume(self.fleet.out)
+        if self.router is not None:
+            self.router.consume(self.fleet.out)
         self.fleet.clear_events()
 
     def _report_progress(self) -> None:
         if self._progress is not None and elapsed_ms(self._progress_ns) >= _PROGRESS_EVERY_MS:
             self._progress_ns = monotonic_ns()
             self._progress(self.fleet.num_arrived, self._facts.num_rows, self.fleet.now_ms)
+
+    def standing(self) -> str:
+        """Table of who waits for what, for a run that cannot go on; empty when nobody does."""
+        lines = []
+        for machine in self.fleet.machines:
+            for scheduler in machine.engine.schedulers:
+                place = f"worker {scheduler.worker} rank {scheduler.rank}"
+                for queue, row, known, computed, blocks in scheduler.standing():
+                    lines.append(
+                        f"\n  {place}: row {row} {queue}, {computed} of {known} tokens computed, {blocks} blocks"
+                    )
+        return "".join(lines)
 
     # -- the end ------------------------------------------------------------------------------------
 
@@ -244,8 +289,28 @@ class _Run:
             request_ids=self._sinks.request_ids(),
             session_names=session_names(rows) if reported and rows is not None else None,
             sessions_reported=reported,
+            placements=self.router.placements if self.router is not None else None,
             warnings=trace.warnings,
         )
+
+
+def _text_of(failure: Exception) -> str:
+    """The core's own errors speak for themselves; a user's model is named by its exception."""
+    return str(failure) if isinstance(failure, EngineError | CommandError) else repr(failure)
+
+
+def _router(engine: EngineConfig, options: ReplayOptions, facts: TraceFacts) -> KvRouter | None:
+    """The router of mode kv_router; the fleet goes round robin by itself."""
+    if options.router_mode == "round_robin":
+        return None
+    return KvRouter(
+        options.num_workers,
+        engine.dp_size,
+        engine.block_size,
+        facts.trace_block_size,
+        seed=engine.aic_mtp_seed,
+        event_lag_ms=options.kv_event_lag_ms or 0.0,
+    )
 
 
 def _exit_code(status: Any, *, interrupted: bool) -> ExitCode:

@@ -52,6 +52,18 @@ REASON_UNITS: Final[Mapping[str, str]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a request went, and what the router knew when it decided."""
+
+    worker: int
+    rank: int
+    overlap_blocks: int  # leading prompt blocks cached there
+    best_overlap_blocks: int  # the most any rank had
+    prompt_blocks: int  # of the request, the partial one included
+    overlap_tokens: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
     """One finished (or cut) run, as its report needs it."""
@@ -86,6 +98,7 @@ class RunFacts:
     request_ids: Sequence[str | None] | None = None  # by row ordinal, None: no row names one
     session_names: Sequence[str] | None = None  # by session ordinal; needed when sessions are reported
     sessions_reported: bool = False  # multi-turn or closed loop: records carry session and turn
+    placements: Mapping[int, Placement] | None = None  # by row ordinal, where a router looked at cached prefixes
     warnings: tuple[str, ...] = ()
 
     @property

@@ -17,6 +17,7 @@ from mocker_replay.report.facts import (
     REASON_UNITS,
     STATUS_NAMES,
     Columns,
+    Placement,
     RunFacts,
 )
 
@@ -123,7 +124,9 @@ def _record(row: int, figures: _Row, later: Sequence[tuple[float, int]], facts: 
         "decode_reused_input_tokens": None,
         "prefill_route_overlap_tokens": None,
         "decode_route_overlap_tokens": None,
-        "routing_history": [_placement(figures, scheduler)],
+        "routing_history": [
+            _routing(figures, scheduler, facts.placements[row] if facts.placements is not None else None)
+        ],
         "admission_history": _admissions(figures, later),
         "admission_count": figures.num_admissions,
         "readmission_count": max(0, figures.num_admissions - 1),
@@ -146,8 +149,8 @@ def _session_name(figures: _Row, facts: RunFacts) -> str | None:
     return facts.session_names[figures.session]
 
 
-def _placement(figures: _Row, scheduler: int) -> dict[str, Any]:
-    """Round robin: placed at once, without looking at overlap."""
+def _routing(figures: _Row, scheduler: int, placement: Placement | None) -> dict[str, Any]:
+    """Placed at once; round robin (no placement) does not look at overlap."""
     return {
         "pool": "agg",
         "outcome": "immediate",
@@ -157,10 +160,10 @@ def _placement(figures: _Row, scheduler: int) -> dict[str, Any]:
         "logical_worker_id": figures.worker,
         "scheduler_id": scheduler,
         "dp_rank": figures.rank,
-        "reported_overlap_tokens": 0,
-        "selected_overlap_blocks": None,
-        "best_available_overlap_blocks": None,
-        "overlap_regret_blocks": None,
+        "reported_overlap_tokens": placement.overlap_tokens if placement else 0,
+        "selected_overlap_blocks": placement.overlap_blocks if placement else None,
+        "best_available_overlap_blocks": placement.best_overlap_blocks if placement else None,
+        "overlap_regret_blocks": placement.best_overlap_blocks - placement.overlap_blocks if placement else None,
         "placement_replica_id": None,
     }
 

@@ -39,7 +39,13 @@ class TelemetrySampler:
     """Takes samples out of a collector's gauges and interval counters and hands them to `emit`, in order."""
 
     def __init__(
-        self, collector: Collector, *, num_gpu_blocks: int, interval_ms: float, emit: Callable[[Sample], None]
+        self,
+        collector: Collector,
+        *,
+        num_gpu_blocks: int,
+        interval_ms: float,
+        emit: Callable[[Sample], None],
+        router_hits: Callable[[], tuple[float, int]] | None = None,
     ) -> None:
         if not (math.isfinite(interval_ms) and interval_ms > 0.0):
             raise ConfigError(f"telemetry_sample_interval_ms must be finite and positive, got {interval_ms}")
@@ -47,6 +53,7 @@ class TelemetrySampler:
         self._collector = collector
         self._num_gpu_blocks = num_gpu_blocks  # of one rank
         self._emit = emit
+        self._router_hits = router_hits  # sum and number of hit rates since the last call; None: round robin
         self._ordinal = 0
         self._num_periodic = 0
         self._sampled_at_ms = 0.0
@@ -82,7 +89,7 @@ class TelemetrySampler:
                 "kind": kind,
                 "interval_start_ms": self._sampled_at_ms,
                 "sampled_at_ms": at_ms,
-                "traffic": _traffic(counters, (at_ms - self._sampled_at_ms) / 1000.0),
+                "traffic": _traffic(counters, (at_ms - self._sampled_at_ms) / 1000.0, self._take_hits(kind)),
                 "prefill_scheduler_metrics": [],
                 "decode_scheduler_metrics": self._gauges(),
                 "prefill_interval_metrics": _interval_metrics(0),
@@ -99,6 +106,10 @@ class TelemetrySampler:
         )
         self._ordinal += 1
         self._sampled_at_ms = at_ms
+
+    def _take_hits(self, kind: str) -> tuple[float, int]:
+        """Hit rates of the interval; the baseline consumes nothing."""
+        return (0.0, 0) if self._router_hits is None or kind == "baseline" else self._router_hits()
 
     def _gauges(self) -> list[dict[str, Any]]:
         dp_size, total = self._collector.dp_size, self._num_gpu_blocks
@@ -118,7 +129,7 @@ class TelemetrySampler:
         ]
 
 
-def _traffic(counters: dict[str, Any], duration_s: float) -> dict[str, Any]:
+def _traffic(counters: dict[str, Any], duration_s: float, hits: tuple[float, int]) -> dict[str, Any]:
     completions, forwards = counters["completions"], counters["decode_forwards"]
     return {
         "duration_s": duration_s,
@@ -130,8 +141,8 @@ def _traffic(counters: dict[str, Any], duration_s: float) -> dict[str, Any]:
         "avg_itl_ms": _mean(counters["mean_gap_sum_ms"], counters["mean_gap_count"]),
         "ttft_count": counters["ttft_count"],
         "itl_count": counters["mean_gap_count"],
-        "avg_router_kv_hit_rate": 0.0,  # round robin looks at no cache
-        "router_kv_hit_rate_count": 0,
+        "avg_router_kv_hit_rate": _mean(*hits),
+        "router_kv_hit_rate_count": hits[1],
         "avg_accept_length": counters["decode_tokens"] / forwards if forwards else None,
         "accept_length_forward_count": forwards,
     }

@@ -103,7 +103,7 @@ class TraceSource(Protocol):
 
 
 def concatenate(batches: Sequence[RowBatch]) -> RowBatch:
-    """One batch out of consecutive ones, for small traces and tests."""
+    """One batch out of consecutive ones, for what needs all rows at once."""
     first = batches[0]
     offsets = [first.hash_offsets]
     for batch in batches[1:]:

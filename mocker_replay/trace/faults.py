@@ -70,11 +70,3 @@ def _outline(value: object, depth: int = 3) -> object:
     if isinstance(value, list):
         return [_outline(inner, depth - 1) for inner in value[:MAX_VALUE_CHARS]]
     return {str(key): _outline(inner, depth - 1) for key, inner in value.items()}
-
-
-def report_lines(error: TraceError) -> list[str]:
-    """The faults for people, one a line, with the number of those not listed."""
-    lines = [str(fault) for fault in error.faults]
-    if error.omitted:
-        lines.append(f"... and {error.omitted} more")
-    return lines

@@ -16,8 +16,9 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
+from mocker_replay.config.decimals import read_json_number
 from mocker_replay.trace.base import MAX_TOKENS, Float64s, Int64s, TimestampUnit, Uint64s
-from mocker_replay.trace.decimals import ALIKE_CHARS, read_decimal
+from mocker_replay.trace.decimals import is_read_alike
 from mocker_replay.trace.faults import FaultList
 from mocker_replay.trace.line_file import LineBlock
 from mocker_replay.trace.mooncake_row import ALIASES, CANONICAL, FIELDS, CheckedRow, MooncakeRules, Row, read_row
@@ -120,7 +121,7 @@ _DECIMALS: Final = frozenset(("timestamp", "delay"))
 
 
 def _reread_decimals(rows: list[Row], lines: list[bytes], key: str) -> None:
-    """Replace floats of many digits by what the peer reads (decimals.py); the parser has rounded them correctly."""
+    """Replace floats of many digits, which the parser has rounded correctly, by what the peer reads."""
     if float not in {type(row.get(key)) for row in rows}:
         return
     pattern = re.compile(rb'"%b"\s*:\s*([^\s,}]+)' % key.encode())
@@ -129,8 +130,8 @@ def _reread_decimals(rows: list[Row], lines: list[bytes], key: str) -> None:
             found = pattern.findall(line)
             if len(found) != 1:  # the name stands in an inner object or in a string as well
                 raise _Irregular
-            if len(found[0]) > ALIKE_CHARS or b"e" in found[0] or b"E" in found[0]:
-                row[key] = read_decimal(found[0].decode())
+            if not is_read_alike(found[0]):
+                row[key] = read_json_number(found[0].decode())
 
 
 def _assemble(

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import orjson
 
+from mocker_replay.config.decimals import read_json_number
 from mocker_replay.trace.base import MAX_TOKENS, MissingHashIds, MissingTimestamps, SurplusHashIds, TimestampUnit
-from mocker_replay.trace.decimals import read_decimal
 from mocker_replay.trace.faults import FaultList
 
 ALIASES: Final[dict[str, str]] = {
@@ -179,7 +179,7 @@ def _exact_int(text: str) -> int | float | _Unreadable:
 
 
 def _exact_float(text: str) -> float | _Unreadable:
-    value = read_decimal(text)
+    value = read_json_number(text)
     return value if math.isfinite(value) else _Unreadable(text)
 
 
@@ -202,7 +202,7 @@ def _checked(pairs: Iterable[tuple[str, Any]], line: int, rules: MooncakeRules, 
             if not _is_legal(name, key, value, line, faults):
                 faulty.add(name)
             elif name != "policy_class":
-                row[name] = read_decimal(str(value)) if name in _NUMBERS and type(value) is int else value
+                row[name] = read_json_number(str(value)) if name in _NUMBERS and type(value) is int else value
     _check_lengths(row, spelling, faulty, line, rules, faults)
     if faulty:
         _make_harmless(row, faulty, rules)

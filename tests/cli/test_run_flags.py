@@ -60,7 +60,7 @@ def test_defaults(replay: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_main(["run", "t.jsonl"]) == 0
     assert replay.trace == "t.jsonl"
     assert replay.config == EngineConfig()
-    assert replay.options == ReplayOptions()
+    assert replay.options == ReplayOptions(surplus_hash_ids="refuse")
     outputs = {name: replay.keywords[name] for name in ("events", "requests", "summary", "telemetry")}
     assert set(outputs.values()) == {None}
     assert replay.keywords["event_level"] == "passes"
@@ -77,7 +77,7 @@ def test_every_option_of_the_run_has_a_flag(replay: StandIn) -> None:
         "trace_block_size": 64,
         "timestamp_unit": "us",
         "missing_timestamps": "zero",
-        "surplus_hash_ids": "refuse",
+        "surplus_hash_ids": "ignore",
         "missing_hash_ids": "private",
         "max_sim_time_ms": 0.0,
         "sla_ttft_ms": 5.0,
@@ -91,7 +91,7 @@ def test_every_option_of_the_run_has_a_flag(replay: StandIn) -> None:
     assert run_main(["run", "t.jsonl", *argv]) == 0
     assert replay.options == ReplayOptions(**changed)
     assert run_main(["run", "t.jsonl", "--sla-e2e-ms", "7"]) == 0
-    assert replay.options == ReplayOptions(sla_e2e_ms=7.0)
+    assert replay.options == ReplayOptions(sla_e2e_ms=7.0, surplus_hash_ids="refuse")
     assert {*changed, "sla_e2e_ms", "kv_event_lag_ms"} == {*ReplayOptions.__dataclass_fields__}
 
 
@@ -177,7 +177,6 @@ def test_all_faults_of_the_command_line_at_once(capsys: pytest.CaptureFixture[st
         (["--events", "./t.jsonl"], "./t.jsonl is already taken by the trace"),
         (["--engine-config", "/no/such/file"], "/no/such/file: no such file"),
         (["--engine-config", '{"engine": {"backend": "sglang"}}'], "engine.backend: not built yet"),
-        (["--router-mode", "kv_router"], "--router-mode: not built yet"),
         (["--kv-event-lag-ms", "5"], "--kv-event-lag-ms: is only of use with router_mode kv_router"),
     ],
 )

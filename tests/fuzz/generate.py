@@ -31,8 +31,9 @@ class Draft:
         self.block_size = rng.choice(BLOCK_SIZES)
         self.trace_block_size = self._trace_block_size()
         self.max_blocks_a_request = rng.choice((2, 3, 5, 8, 12))
-        self.num_blocks = max(1, int(self.max_blocks_a_request * rng.choice((0.8, 1, 1.2, 1.5, 2, 3, 6, 20))))
-        self.num_rows = rng.choice((1, 2, 3, 5, 8, 12, 20, 30, 45))
+        tightness = rng.choice((0.8, 1, 1, 1.2, 1.2, 1.5, 1.5, 2, 3, 6, 20))
+        self.num_blocks = max(1, int(self.max_blocks_a_request * tightness))
+        self.num_rows = rng.choice((1, 2, 3, 5, 8, 12, 12, 20, 20, 30, 45))
         self.mtp = _maybe(rng, 0.2)
         self.profiled = False
         self.spare_impossible = self.mtp or _maybe(rng, 0.8)
@@ -116,8 +117,8 @@ class Draft:
         times = self._timestamps()
         rows = []
         for index in range(self.num_rows):
-            n_in = rng.choice((rng.randint(1, longest), rng.randint(1, longest), longest, self.block_size))
-            n_out = rng.choice((0, 1, 1, 2, rng.randint(1, 10), rng.randint(1, longest)))
+            n_in = rng.choice((rng.randint(1, longest), rng.randint(1, longest // 2), longest, self.block_size))
+            n_out = rng.choice((0, 1, 2, rng.randint(1, 10), rng.randint(1, longest), rng.randint(1, longest)))
             if self.spare_impossible:
                 n_in, n_out = self._fit(n_in, n_out)
             ids = self._hash_ids(n_in, documents)
@@ -189,6 +190,8 @@ class Draft:
         args: dict[str, Any] = {"trace_block_size": self.trace_block_size}
         if _maybe(rng, 0.3):
             args["num_workers"] = rng.randint(1, 4)
+        if args.get("num_workers", 1) * dp_size == 1 and _maybe(rng, 0.15):
+            args["router_mode"] = "kv_router"  # with several schedulers the wheel breaks ties at random
         if _maybe(rng, 0.2):
             args["replay_concurrency"] = rng.choice((1, 2, 3, 7))
         if _maybe(rng, 0.2):

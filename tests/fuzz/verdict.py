@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import signal
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from tests.parity.runners import Outcome
 WALL_CLOCK = ("wall_time_ms", "processed_tokens_per_s", "processed_output_tokens_per_s")
 STUCK = "effect-free zero-duration pass"
 TICK_MS = 7.0
+SUBJECT_LIMIT_S = 60.0
 
 Runner = Callable[[Case, Path], Outcome]
 
@@ -37,6 +40,22 @@ class Verdict:
     differences: list[str] = field(default_factory=list)
 
 
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in a run that does not end; main thread only."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"did not end within {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def judge(case: Case, runner: Runner, wheel: Wheel, with_passes: bool = False) -> Verdict:
     """Run both and compare."""
     with tempfile.TemporaryDirectory() as name:
@@ -50,7 +69,8 @@ def judge(case: Case, runner: Runner, wheel: Wheel, with_passes: bool = False) -
         if message and STUCK not in message:
             return Verdict(Kind.INVALID, [f"the wheel refuses: {message}"])
         try:
-            ours = runner(case, folder)
+            with time_limit(SUBJECT_LIMIT_S):
+                ours = runner(case, folder)
         except Exception as error:  # a crash of the subject is a difference, to be shrunk like any other
             return Verdict(Kind.COMPARED, [f"raised {type(error).__name__}: {error}"])
         failed = any(r.get("terminal_status") == "failed" for r in ours.records)

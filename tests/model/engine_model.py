@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.model.chains import prompt_tokens
 from tests.model.config import ModelConfig
+from tests.model.pool import Removed, Stored
 from tests.model.scheduler import PassResult
 from tests.model.telemetry import Telemetry
 from tests.model.timing import TimingModel
@@ -28,7 +29,7 @@ class Figures:
     arrival_ms: float | None = None
     worker: int | None = None
     rank: int | None = None
-    overlap_tokens: int = 0
+    overlap_blocks: int | None = None  # prompt blocks a router saw in the cache; None under round robin
     admissions: list[tuple[float, int]] = field(default_factory=list)
     token_ms: list[float] = field(default_factory=list)
     status: str | None = None
@@ -54,6 +55,7 @@ class ModelRun:
     records: list[dict[str, Any]]  # forward-pass records with at_ms, in order of delivery
     telemetry: dict[str, Any] | None
     passes: list[dict[str, Any]]
+    cache_events: list[tuple[float, int, int, Removed | Stored]]  # (pass end, worker, rank, change)
     end_ms: float
     worker_seconds: float
     cut: bool
@@ -80,8 +82,11 @@ class ReplayModel:
         replay_concurrency: int | None,
         max_sim_time_ms: float | None,
         telemetry_sample_interval_ms: float | None,
+        router_mode: str,
         trace_passes: bool,
     ) -> None:
+        self.by_prefix = router_mode == "kv_router"
+        assert not self.by_prefix or num_workers * config.dp_size == 1, "the model knows no cost of placement"
         sessions = read_turns(rows, trace_block_size)
         self.config, self.trace_block_size = config, trace_block_size
         self.workload = Workload(sessions, arrival_speedup_ratio, replay_concurrency)
@@ -91,6 +96,7 @@ class ReplayModel:
         self.telemetry = Telemetry(telemetry_sample_interval_ms) if telemetry_sample_interval_ms else None
         self.trace_passes = trace_passes
         self.passes: list[dict[str, Any]] = []
+        self.cache_events: list[tuple[float, int, int, Removed | Stored]] = []
         self.records: list[dict[str, Any]] = []
         self.next_worker = 0
         self.now_ms = 0.0
@@ -113,6 +119,7 @@ class ReplayModel:
             self.records,
             self.telemetry.as_dict() if self.telemetry else None,
             self.passes,
+            self.cache_events,
             self.now_ms,
             self.worker_seconds,
             cut=any(f.status is None for f in self.figures),
@@ -168,13 +175,12 @@ class ReplayModel:
         figures.arrival_ms, figures.worker, figures.rank = due_ms, worker.index, rank
         tokens = prompt_tokens(turn.hash_ids, self.trace_block_size, turn.input_tokens)
         request = worker.ranks[rank].submit(turn.row, tokens, turn.output_tokens)
-        for entry in request.table:
-            if entry.identity not in worker.visible[rank]:
-                break
-            figures.overlap_tokens += self.config.block_size
+        if self.by_prefix:
+            seen = [entry.identity in worker.visible[rank] for entry in request.table]
+            figures.overlap_blocks = seen.index(False) if False in seen else len(seen)
         worker.publish(rank)
         if self.telemetry is not None:
-            self.telemetry.arrived()
+            self.telemetry.arrived(figures, self.config.block_size)
 
     def _started(self, worker: Worker, results: Mapping[int, PassResult]) -> None:
         for rank, result in results.items():
@@ -186,7 +192,8 @@ class ReplayModel:
     def _finish(self, worker: Worker) -> None:
         group, records = worker.finish_pass()
         self.records += [{"at_ms": group.end_ms, **record} for record in records]
-        for result in group.results.values():
+        for rank, result in group.results.items():
+            self.cache_events += [(group.end_ms, worker.index, rank, event) for event in result.cache_events]
             if self.telemetry is not None:
                 self.telemetry.decoded(result.forwards, result.forward_tokens)
             for request, burst in result.tokens:
@@ -234,9 +241,13 @@ def run_model(
     replay_concurrency: int | None = None,
     max_sim_time_ms: float | None = None,
     telemetry_sample_interval_ms: float | None = None,
+    router_mode: str = "round_robin",
     trace_passes: bool = False,
 ) -> ModelRun:
-    """Replay rows (dicts of a valid Mooncake trace); telemetry is taken when an interval is given."""
+    """Replay rows (dicts of a valid Mooncake trace); telemetry is taken when an interval is given.
+
+    `kv_router` is known for one scheduler only, where it adds what the router sees of the cache at each arrival.
+    """
     return ReplayModel(
         rows,
         ModelConfig.from_mapping(config, timing),
@@ -246,5 +257,6 @@ def run_model(
         replay_concurrency=replay_concurrency,
         max_sim_time_ms=max_sim_time_ms,
         telemetry_sample_interval_ms=telemetry_sample_interval_ms,
+        router_mode=router_mode,
         trace_passes=trace_passes,
     ).run()

@@ -19,6 +19,22 @@ class Copy:
     references: int = 1
 
 
+@dataclass(frozen=True)
+class Removed:
+    """Identities that one acquisition made vanish, in order of eviction."""
+
+    identities: list[Identity]
+
+
+@dataclass
+class Stored:
+    """Consecutive blocks of one request that one scheduling step made visible."""
+
+    request: int
+    first_block: int
+    identities: list[Identity]
+
+
 class BlockPool:
     """`num_blocks` interchangeable slots, of which `free` are empty."""
 
@@ -28,7 +44,7 @@ class BlockPool:
         self.num_copies = 0
         self.copies_of: dict[Identity, list[Copy]] = {}  # oldest first; the first one is the primary
         self.lru: OrderedDict[int, Copy] = OrderedDict()  # id(copy) -> cached copy without references, oldest first
-        self.removed: list[list[Identity]] = []  # identities that vanished, one list an acquisition
+        self.journal: list[Removed | Stored] = []  # changes of what look-ups can see, in order
 
     @property
     def active(self) -> int:
@@ -71,7 +87,7 @@ class BlockPool:
                 vanished.append(copy.identity)
             self.num_copies -= 1
         if vanished:
-            self.removed.append(vanished)
+            self.journal.append(Removed(vanished))
 
     def set_aside(self, num_slots: int) -> bool:
         """Reserve empty slots for a burst, evicting like an acquisition; they are nobody's copies yet."""

@@ -48,7 +48,6 @@ COLUMNS: dict[str, Callable[[Figures], Any]] = {
     "admissions": lambda f: [list(admission) for admission in f.admissions],
     "worker": lambda f: f.worker,
     "dp_rank": lambda f: f.rank,
-    "reported_overlap_tokens": lambda f: f.overlap_tokens,
 }
 
 
@@ -146,11 +145,11 @@ def _ratio(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
 
-def request_record(f: Figures, dp_size: int) -> dict[str, Any]:
+def request_record(f: Figures, dp_size: int, block_size: int) -> dict[str, Any]:
     """One record under the reference's field names; session fields are added by `request_records`."""
     scheduler = None if f.worker is None or f.rank is None else f.worker * dp_size + f.rank
     record = {name: of(f) for name, of in COLUMNS.items()}
-    for name in ("admissions", "worker", "dp_rank", "reported_overlap_tokens"):
+    for name in ("admissions", "worker", "dp_rank"):
         del record[name]
     record["decode_worker_idx"] = scheduler
     record["routing_history"] = [
@@ -163,10 +162,10 @@ def request_record(f: Figures, dp_size: int) -> dict[str, Any]:
             "logical_worker_id": f.worker,
             "scheduler_id": scheduler,
             "dp_rank": f.rank,
-            "reported_overlap_tokens": 0,
-            "selected_overlap_blocks": None,
-            "best_available_overlap_blocks": None,
-            "overlap_regret_blocks": None,
+            "reported_overlap_tokens": (f.overlap_blocks or 0) * block_size,
+            "selected_overlap_blocks": f.overlap_blocks,
+            "best_available_overlap_blocks": f.overlap_blocks,
+            "overlap_regret_blocks": None if f.overlap_blocks is None else 0,
             "placement_replica_id": None,
         }
     ]
@@ -190,7 +189,7 @@ def request_records(run: ModelRun) -> list[dict[str, Any]]:
     for f in run.figures:
         if f.status is None:
             continue
-        record = request_record(f, run.config.dp_size)
+        record = request_record(f, run.config.dp_size, run.config.block_size)
         if run.sessions_reported:
             record |= {"session_id": f.turn.session_name, "turn_index": f.turn.turn}
         records.append(record)

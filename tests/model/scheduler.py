@@ -12,11 +12,14 @@ from typing import Any
 
 from tests.model.chains import Chains
 from tests.model.config import ModelConfig
-from tests.model.pool import BlockPool, Identity
+from tests.model.pool import BlockPool, Removed, Stored
 from tests.model.records import forward_pass_record
 from tests.model.request import Request, Status, ceil_div
 from tests.model.sampler import BurstSampler
 from tests.model.timing import scaled_ms
+
+# Under MTP two requests can preempt each other for ever; the reference does not end then.
+FRUITLESS_PASSES_MAX = 1000
 
 
 class Outcome(enum.Enum):
@@ -53,7 +56,7 @@ class PassResult:
     failed: list[tuple[Request, str]] = field(default_factory=list)
     scheduled: dict[Request, Work] = field(default_factory=dict)
     record: dict[str, Any] = field(default_factory=dict)
-    stored: list[Identity] = field(default_factory=list)
+    cache_events: list[Removed | Stored] = field(default_factory=list)
     prefill_ms: float = 0.0
     decode_ms: float = 0.0
     end_ms: float = 0.0
@@ -85,6 +88,7 @@ class Rank:
         self.waiting: list[Request] = []
         self.capacity_bound = False
         self.num_preemptions = 0
+        self.fruitless_passes = 0  # preempting for bursts, since the last token, end or submission
 
     @property
     def has_work(self) -> bool:
@@ -97,6 +101,7 @@ class Rank:
             identities = [None] * ceil_div(len(tokens), self.block_size)
         request = Request(number, len(tokens), n_out, identities, self.config.max_model_len)
         self.waiting.append(request)
+        self.fruitless_passes = 0
         return request
 
     def gauges(self) -> dict[str, Any]:
@@ -128,8 +133,17 @@ class Rank:
         self.result.record = forward_pass_record(self.result.scheduled.values(), self.waiting)
         if self.result.effect_free and self.result.end_ms == start_ms:
             self._fail_head()
+        self._count_fruitless()
+        self.result.cache_events, self.pool.journal = self.pool.journal, []
         self.pool.check()
         return self.result
+
+    def _count_fruitless(self) -> None:
+        result = self.result
+        if result.tokens or result.completed or result.rejected or result.failed:
+            self.fruitless_passes = 0
+        elif self.config.nextn is not None and result.preemptions:
+            self.fruitless_passes += 1
 
     # Step A and B
 
@@ -255,15 +269,24 @@ class Rank:
         """Blocks computed to their end become visible."""
         if not self.config.enable_prefix_caching:
             return
-        for entry in request.table[before // self.block_size : after // self.block_size]:
+        run: Stored | None = None
+        first = before // self.block_size
+        for index, entry in enumerate(request.table[first : after // self.block_size], first):
+            newly_visible = False
             if entry.identity is None:
                 entry.identity = self.chains.fresh()
                 entry.to_be_cached = True
             if entry.to_be_cached:
                 entry.to_be_cached = False
                 assert entry.copy is not None
-                if self.pool.cache(entry.copy, entry.identity):
-                    self.result.stored.append(entry.identity)
+                newly_visible = self.pool.cache(entry.copy, entry.identity)
+            if not newly_visible:
+                run = None
+            elif run is None:
+                run = Stored(request.number, index, [entry.identity])
+                self.pool.journal.append(run)
+            else:
+                run.identities.append(entry.identity)
 
     def _note(self, request: Request, take: int, prompt_before: int, after: int, reuse: int) -> None:
         prompt = min(after, request.n_in) - prompt_before
@@ -353,21 +376,28 @@ class Rank:
         assert self.config.nextn is not None
         return min(self.config.nextn + 1, request.remaining)
 
+    def _burst_blocks(self, request: Request) -> int:
+        """Blocks the request needs to hold its longest burst."""
+        return ceil_div(request.length + self._burst_max(request), self.block_size)
+
     def _set_bursts_aside(self, ready: list[Request]) -> tuple[list[Request], int]:
-        """Reserve room for the longest burst of everybody, preempting until it fits."""
+        """Reserve room for the longest burst of everybody, preempting until it fits.
+
+        Who could not hold its burst alone fails; so does the victim when requests have only taken the pool from
+        each other for a long time.
+        """
         while ready:
-            slots = sum(
-                ceil_div(r.length + self._burst_max(r), self.block_size) - ceil_div(r.length, self.block_size)
-                for r in ready
-            )
+            slots = sum(self._burst_blocks(r) - ceil_div(r.length, self.block_size) for r in ready)
             if self.pool.set_aside(slots):
                 return ready, slots
-            victim = self._victim()
-            if ceil_div(victim.length + self._burst_max(victim), self.block_size) > self.pool.num_blocks:
-                self.running.remove(victim)
-                self._release(victim)
-                self.result.failed.append((victim, "burst_over_pool"))
-            else:
+            hopeless = [r for r in ready if self._burst_blocks(r) > self.pool.num_blocks]
+            if not hopeless and self.fruitless_passes >= FRUITLESS_PASSES_MAX:
+                hopeless = [self._victim()]
+            for request in hopeless:
+                self.running.remove(request)
+                self._release(request)
+                self.result.failed.append((request, "burst_over_pool"))
+            if not hopeless:
                 self._preempt_one(take_back=False)
             ready = [r for r in self.running if r.computed == r.length and not r.done]
         return [], 0

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tests.model.request import ceil_div
+
 if TYPE_CHECKING:
     from tests.model.engine_model import Figures
     from tests.model.worker import Worker
@@ -43,6 +45,7 @@ class Interval:
 
     since_ms: float
     arrivals: int = 0
+    hit_rates: list[float] = field(default_factory=list)  # of placements by cached prefixes
     forwards: int = 0
     forward_tokens: int = 0
     ends: list[Figures] = field(default_factory=list)
@@ -65,8 +68,8 @@ class Interval:
             "avg_itl_ms": _mean(gaps),
             "ttft_count": len(ttft),
             "itl_count": len(gaps),
-            "avg_router_kv_hit_rate": 0.0,
-            "router_kv_hit_rate_count": 0,
+            "avg_router_kv_hit_rate": _mean(self.hit_rates),
+            "router_kv_hit_rate_count": len(self.hit_rates),
             "avg_accept_length": self.forward_tokens / self.forwards if self.forwards else None,
             "accept_length_forward_count": self.forwards,
         }
@@ -82,8 +85,11 @@ class Telemetry:
         self.interval = Interval(0.0)
         self.told_preemptions = 0
 
-    def arrived(self) -> None:
+    def arrived(self, figures: Figures, block_size: int) -> None:
         self.interval.arrivals += 1
+        if figures.overlap_blocks is not None:
+            prompt_blocks = ceil_div(figures.turn.input_tokens, block_size)
+            self.interval.hit_rates.append(figures.overlap_blocks / prompt_blocks)
 
     def decoded(self, batch: int, tokens: int) -> None:
         self.interval.forwards += batch

@@ -68,7 +68,9 @@ def _load_vllm(data: dict[str, Any]) -> Case:
     return Case(data["name"], "mooncake", data["config"], _text(data["trace"]), args, data["expect"], npz_arrays=npz)
 
 
-def _load_replay(data: dict[str, Any]) -> Case:
+def read_replay_case(data: dict[str, Any]) -> Case:
+    """A case in the form of `cases/replay`; what is expected may be left out."""
+    data = {"expect": {}, **data}
     args = {key: value for key, value in data["args"].items() if key not in OBSERVERS}
     if "telemetry" in data["expect"]:
         args.setdefault("telemetry_sample_interval_ms", 1000.0)
@@ -80,5 +82,5 @@ def _load_replay(data: dict[str, Any]) -> Case:
 
 def load_cases(folder: str) -> list[Case]:
     """Every case of `cases/<folder>`, by name."""
-    load = {"vllm": _load_vllm, "replay": _load_replay}[folder]
+    load = {"vllm": _load_vllm, "replay": read_replay_case}[folder]
     return [load(json.loads(path.read_text())) for path in sorted((CASES / folder).glob("*.json"))]

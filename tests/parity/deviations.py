@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 STUCK = "the reference ends the whole run when a request can never progress; here that request fails, the others go on"
-NO_KV_ROUTER = "placement by cached prefixes is not built; `--router-mode kv_router` is refused"
 
 
 @dataclass(frozen=True)
@@ -31,17 +30,8 @@ STUCK_RUNS: dict[str, Stuck] = {
     "x09_exact_fit_plus1": Stuck(("failed",), (14.0,), ("growth_over_pool",)),
 }
 
-# Runs under a router that is not built. They have one worker, so round robin must give the same timeline.
-OTHER_ROUTER: dict[str, str] = {
-    "e02_router_view_evict": NO_KV_ROUTER,
-    "p11_router_view": NO_KV_ROUTER,
-    "p12_router_view_chunks": NO_KV_ROUTER,
-}
-
 # Argument checks of the reference whose argument does not exist here: name of the case -> the argument.
 NO_SUCH_ARGUMENT: dict[str, str] = {
-    "args-error-kv-event-lag-negative": "kv_event_lag_ms",
-    "args-error-kv-event-lag-round-robin": "kv_event_lag_ms",
     "args-error-replay-mode-online-capture": "replay_mode",
 }
 

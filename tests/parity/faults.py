@@ -13,10 +13,11 @@ from dataclasses import dataclass
 CLASSES: tuple[tuple[str, str], ...] = (
     (r"failed to parse line (?P<line>\d+)", "TraceError"),
     (r"trace line (?P<line>\d+)", "TraceError"),
-    (r"session request_(?P<line>\d+) ", "TraceError"),
+    (r"session request_(?P<line>\d+)\b", "TraceError"),
     (r"did not contain any requests", "TraceError"),
     (r"requires exactly one trace file", "UsageError"),
     (r"offline replay only supports aggregated workers", "UsageError"),
+    (r"trace_block_size must be", "UsageError"),
     (r"engine\.|num_gpu_blocks|block_size must be", "ConfigError"),
     (r"", "UsageError"),
 )

@@ -40,6 +40,7 @@ class Outcome:
     end_ms: float
     cut: bool
     exit_code: int
+    failures: dict[int, str]  # row of each failed request -> why
 
     def columns(self) -> dict[str, list[Any]]:
         """The records as the columns of the case files."""
@@ -47,6 +48,7 @@ class Outcome:
         routes = [r["routing_history"][0] for r in self.records]
         columns["worker"] = [route["logical_worker_id"] for route in routes]
         columns["dp_rank"] = [route["dp_rank"] for route in routes]
+        columns["reported_overlap_tokens"] = [route["reported_overlap_tokens"] for route in routes]
         columns["admissions"] = [
             [[a["at_ms"], a["reused_input_tokens"]] for a in r["admission_history"]] for r in self.records
         ]
@@ -86,7 +88,6 @@ def run_model_case(case: Case, folder: Path) -> Outcome:
     else:
         rows, args = case.rows, dict(case.args)
     sla = {key: args.pop(key) for key in SLA if key in args}
-    args.pop("router_mode", None)  # one worker in these cases: every router places alike
     run = run_model(rows, config, **args)
     failed = any(f.status in ("failed", "rejected") for f in run.figures)
     return Outcome(
@@ -97,6 +98,7 @@ def run_model_case(case: Case, folder: Path) -> Outcome:
         end_ms=run.end_ms,
         cut=run.cut,
         exit_code=4 if failed else 0,
+        failures={f.turn.row: f.reason for f in run.figures if f.reason is not None},
     )
 
 
@@ -109,11 +111,12 @@ def run_product_case(case: Case, folder: Path) -> Outcome:
     config = case.config_with_files(folder)
     if case.format == "synthetic":
         make, args = split_synthetic(case)
-        closed = args.get("replay_concurrency") is not None
-        workload = SyntheticWorkload(**make, block_size=block_size_of(config), closed_loop=closed)
+        make |= {key: args[key] for key in ("replay_concurrency", "arrival_speedup_ratio") if key in args}
+        args.pop("arrival_speedup_ratio", None)  # the rows are written with it
+        workload = SyntheticWorkload(**make, block_size=block_size_of(config))
         trace = folder / "synthetic.jsonl"
-        workload.write(trace)
-        args["trace_block_size"] = block_size_of(config)
+        trace.write_bytes(b"".join(workload.rows()))
+        args["trace_block_size"] = workload.written_block_size
     else:
         trace, args = case.write_trace(folder), dict(case.args)
     events = folder / "events.jsonl"
@@ -134,8 +137,9 @@ def run_product_case(case: Case, folder: Path) -> Outcome:
         telemetry=result.telemetry,
         passes=list(passes_of_log(events)),
         end_ms=max((p["at_ms"] for p in passes_of_log(events)), default=0.0),
-        cut=log_footer(events)["cut"] > 0,
+        cut=log_footer(events)["end"] == "time_limit",
         exit_code=int(result.exit_code),
+        failures=dict(failures_of_log(events)),
     )
 
 
@@ -152,6 +156,14 @@ def passes_of_log(events: Path) -> Iterator[dict[str, Any]]:
                 "dp_rank": rank["rank"],
                 **rank["fpm"],
             }
+
+
+def failures_of_log(events: Path) -> Iterator[tuple[int, str]]:
+    """Row and reason of each failed request; rows of these traces have no names of their own."""
+    for line in events.read_text().splitlines():
+        event = json.loads(line)
+        if event["event"] == "failure":
+            yield int(event["request"].removeprefix("r")), event["reason"]
 
 
 def log_footer(events: Path) -> dict[str, Any]:

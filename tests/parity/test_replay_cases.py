@@ -57,10 +57,9 @@ def test_an_argument_we_lack_is_still_lacking(name: str, argument: str) -> None:
 
 
 def test_a_second_trace_is_refused(tmp_path: Path) -> None:
-    from mocker_replay.cli.app import app
-    from typer.testing import CliRunner
+    from mocker_replay.cli.app import run_main
 
     case = next(c for c in CASES if c.name == TWO_FILES)
     assert case.num_files == 2
     trace = str(case.write_trace(tmp_path))
-    assert CliRunner().invoke(app, ["run", trace, trace]).exit_code == 2
+    assert run_main(["run", trace, trace]) == 2

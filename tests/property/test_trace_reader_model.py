@@ -70,6 +70,8 @@ def peer_float(value: float) -> float:
     """All digits as one integer, rounded, then scaled by a power of ten: two roundings."""
     sign, digits, exponent = Decimal(repr(value)).as_tuple()
     significand = float(int("".join(map(str, digits))))
+    while exponent < -308:  # 1e309 is no float64
+        significand, exponent = significand / 1e308, exponent + 308
     scaled = significand / float(f"1e{-exponent}") if exponent < 0 else significand * float(f"1e{exponent}")
     return -scaled if sign else scaled
 

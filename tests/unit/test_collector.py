@@ -33,7 +33,8 @@ class Script:
         steady: int,
         *,
         tokens: int | None = None,
-        batch: int = 0,
+        forwards: int | None = None,
+        accepted: int | None = None,
         prefill: int = 0,
         worker: int = 0,
         rank: int = 0,
@@ -49,7 +50,8 @@ class Script:
             b=steady,
             c=emitters,
             d=prefill,
-            e=batch,
+            e=steady if forwards is None else forwards,
+            f=steady if accepted is None else accepted,
         )
         self.previous_ms[worker, rank] = t_ms
 
@@ -62,7 +64,6 @@ class Script:
         last_ms: float = math.nan,
         reason: int = 0,
         words: list[int] | None = None,
-        accepted_beyond: int = 0,
     ) -> None:
         self.put(
             "terminal",
@@ -73,7 +74,6 @@ class Script:
             b=output,
             c=reason,
             d=-1,
-            e=accepted_beyond,
             x=last_ms,
             words=words,
         )
@@ -97,12 +97,12 @@ def two_requests(status_of_second: int) -> Script:
         script.put("admission", float(request), rank=0, request=request, a=4 * request)
     script.rank_end(10.0, 1, 0, prefill=8)
     script.put("first_token", 10.0, rank=0, request=0)
-    script.rank_end(12.0, 2, 1, batch=1, prefill=4)
+    script.rank_end(12.0, 2, 1, prefill=4)
     script.put("second_token", 12.0, rank=0, request=0)
     script.put("first_token", 12.0, rank=0, request=1)
-    script.rank_end(13.0, 2, 2, batch=2)
+    script.rank_end(13.0, 2, 2)
     script.put("second_token", 13.0, rank=0, request=1)
-    script.rank_end(14.0, 2, 2, batch=2)
+    script.rank_end(14.0, 2, 2)
     script.end(0, 14.0, 4, last_ms=14.0)
     script.end(1, 14.0, 3, status_of_second, last_ms=14.0)
     return script
@@ -189,11 +189,11 @@ def test_readmissions_are_kept_beside_the_first_admission() -> None:
 def test_burst_tokens_are_gaps_of_zero(status: int, expected: list[tuple[float, int]]) -> None:
     script = Script()
     script.arrive(0, tokens=(8, 7))
-    script.rank_end(11.0, 1, 0, tokens=4, batch=1)
-    script.put("first_token", 11.0, rank=0, request=0, a=4)
+    script.rank_end(11.0, 1, 0, tokens=4)
+    script.put("first_token", 11.0, rank=0, request=0)
     script.put("second_token", 11.0, rank=0, request=0)
-    script.rank_end(12.0, 1, 1, tokens=3, batch=1)
-    script.end(0, 12.0, 7, status, last_ms=12.0, accepted_beyond=1)
+    script.rank_end(12.0, 1, 1, tokens=3, accepted=4)
+    script.end(0, 12.0, 7, status, last_ms=12.0)
     collector = script.collect()
     assert pooled(collector) == expected
     interval = collector.take_interval()

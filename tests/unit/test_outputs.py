@@ -186,7 +186,8 @@ def test_dash_is_standard_output(capfdbinary: pytest.CaptureFixture[bytes]) -> N
 
 def run_script(text: str, **options: object) -> subprocess.Popen[bytes]:
     script = textwrap.dedent(text)
-    return subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, **options)  # type: ignore[call-overload]
+    command = [sys.executable, "-c", script]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, **options)  # type: ignore[call-overload]
 
 
 QUIET_WRITER = """

@@ -44,7 +44,7 @@ class Run:
         """Prompt of one block, first token at 10, four more 1 ms apart."""
         previous_ms = math.nan
         for i, t_ms in enumerate((10.0, 11.0, 12.0, 13.0, 14.0)):
-            self.put("rank_end", t_ms, a=1, b=min(i, 1), c=1, e=min(i, 1), x=previous_ms)
+            self.put("rank_end", t_ms, a=1, b=min(i, 1), c=1, e=min(i, 1), f=min(i, 1), x=previous_ms)
             if i == 0:
                 self.put("first_token", t_ms, request=0)
             previous_ms = t_ms

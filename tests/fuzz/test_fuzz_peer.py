@@ -1,0 +1,34 @@
+"""A short run of the differential fuzzer against the reference wheel; `make fuzz-peer` runs the long one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fuzz.peer import run_seed
+from tests.fuzz.wheel import WHY_MISSING, Wheel, peer_python
+from tests.parity.runners import run_product_case
+
+FIRST_SEED = 77_000_000
+CASES = 200
+BATCH = 20
+
+
+@pytest.fixture(scope="module")
+def wheel() -> Iterator[Wheel]:
+    python = peer_python()
+    if python is None:
+        pytest.skip(WHY_MISSING)
+    with Wheel(python) as running:
+        yield running
+
+
+@pytest.mark.parametrize("start", range(0, CASES, BATCH))
+def test_product_equals_the_wheel(start: int, wheel: Wheel) -> None:
+    differing = {}
+    for seed in range(FIRST_SEED + start, FIRST_SEED + start + BATCH):
+        case, verdict = run_seed(seed, run_product_case, wheel)
+        if verdict.differences:
+            differing[case.name] = verdict.differences[:3]
+    assert differing == {}

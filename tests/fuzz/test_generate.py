@@ -1,0 +1,58 @@
+"""The fuzzer itself: cases come from their seed alone, reach the corners, and shrink."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.generate import make_case
+from tests.fuzz.minimise import minimise
+from tests.parity.cases import Case
+from tests.parity.runners import run_model_case
+
+
+def test_a_seed_always_gives_the_same_case() -> None:
+    assert [make_case(seed) for seed in range(50)] == [make_case(seed) for seed in range(50)]
+
+
+def test_cases_reach_what_they_are_meant_to_reach(tmp_path: Path) -> None:
+    """Out of 300 cases, each of these happens in a fair number; else the fuzzer proves little."""
+    seen: Counter[str] = Counter()
+    for seed in range(300):
+        outcome = run_model_case(make_case(seed), tmp_path)
+        seen["preemption"] += any(r["readmission_count"] for r in outcome.records)
+        seen["reuse"] += any(r["reused_input_tokens"] for r in outcome.records)
+        for status in ("rejected", "failed"):
+            seen[status] += any(r["terminal_status"] == status for r in outcome.records)
+        seen["cut"] += outcome.cut
+        seen["zero_length_pass"] += any(p["wall_time"] == 0.0 for p in outcome.passes)
+        seen["telemetry"] += outcome.telemetry is not None
+    for what, least in {
+        "preemption": 40,
+        "reuse": 100,
+        "rejected": 20,
+        "failed": 8,
+        "cut": 5,
+        "zero_length_pass": 30,
+        "telemetry": 60,
+    }.items():
+        assert seen[what] >= least, f"{what}: {seen[what]} of 300 cases"
+
+
+def test_a_failing_case_shrinks_to_what_makes_it_fail() -> None:
+    case = next(c for c in map(make_case, range(1000)) if len(c.rows) >= 20 and "num_workers" in c.args)
+    culprit = case.rows[13]["hash_ids"]
+
+    def fails(smaller: Case) -> bool:
+        return any(row["hash_ids"] == culprit for row in smaller.rows)
+
+    small = minimise(case, fails)
+    assert [row["hash_ids"] for row in small.rows] == [culprit]
+    assert small.args.keys() == {"trace_block_size"}
+
+
+@pytest.mark.parametrize("key", ["replay_concurrency", "max_sim_time_ms", "arrival_speedup_ratio", "router_mode"])
+def test_options_of_a_run_occur(key: str) -> None:
+    assert sum(key in make_case(seed).args for seed in range(300)) >= 10

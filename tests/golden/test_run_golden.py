@@ -1,0 +1,66 @@
+"""Whole runs of the shipped tiny trace, byte for byte: log, records, summary, telemetry.
+
+Each run happens in processes of its own under different PYTHONHASHSEED. `GOLDEN_UPDATE=1` writes the files anew.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+from mocker_replay.report.summary import without_wall_clock
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+GOLDEN = Path(__file__).parent / "runs"
+TINY = ROOT / "traces" / "tiny.jsonl"
+
+RUNS = {
+    "plain-kv": ["--event-level", "kv", "--block-size", "16", "--num-gpu-blocks", "4096"],
+    "pressure-tokens": [
+        "--event-level", "tokens", "--block-size", "16", "--num-gpu-blocks", "170", "--max-num-batched-tokens", "512",
+    ],
+    "dp2-two-workers-passes": ["--num-workers", "2", "--dp-size", "2", "--prefill-schedule-interval", "3"],
+    "mtp-closed-loop-requests": ["--event-level", "requests", "--aic-nextn", "2", "--replay-concurrency", "3"],
+    "kv-router-cut": ["--router-mode", "kv_router", "--num-workers", "3", "--max-sim-time-ms", "150"],
+}  # fmt: skip
+
+
+def run(name: str, folder: Path, hash_seed: str) -> dict[str, bytes]:
+    """All outputs of one run; the summary without what depends on the host."""
+    folder.mkdir()
+    outputs = {"events": "events.jsonl", "requests": "requests.jsonl", "telemetry": "telemetry.jsonl"}
+    flags = [f for key, file in outputs.items() for f in (f"--{key}", str(folder / file))]
+    subprocess.run(
+        [
+            sys.executable, "-m", "mocker_replay", "run", str(TINY), *RUNS[name], *flags, "--quiet",
+            "--summary", str(folder / "summary.json"), "--telemetry-sample-interval-ms", "50",
+        ],
+        check=False,  # some runs reject requests and answer with exit code 4
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    summary = without_wall_clock(orjson.loads((folder / "summary.json").read_bytes()))
+    found = {file: (folder / file).read_bytes() for file in outputs.values()}
+    found["summary.json"] = orjson.dumps(summary, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return found
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_run_is_stable_to_the_byte(name: str, tmp_path: Path) -> None:
+    first = run(name, tmp_path / "first", "0")
+    assert run(name, tmp_path / "second", "4242") == first
+    golden = GOLDEN / name
+    if os.environ.get("GOLDEN_UPDATE") == "1":
+        golden.mkdir(parents=True, exist_ok=True)
+        for file, data in first.items():
+            (golden / file).write_bytes(data)
+    assert {file: (golden / file).read_bytes() for file in first} == first
+
+
+def test_no_golden_is_left_over() -> None:
+    assert sorted(path.name for path in GOLDEN.iterdir()) == sorted(RUNS)

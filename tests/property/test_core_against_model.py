@@ -1,0 +1,51 @@
+"""The compiled engine, driver and reports against the slow model, on random configurations and traces.
+
+Everything both can say is compared: figures per request, reasons of failure, the summary, telemetry, and every
+forward-pass record in order.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz.generate import make_case
+from tests.parity import compare
+from tests.parity.cases import Case, read_replay_case
+from tests.parity.runners import run_model_case, run_product_case
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def differences(case: Case) -> list[str]:
+    with tempfile.TemporaryDirectory() as name:
+        model, product = run_model_case(case, Path(name)), run_product_case(case, Path(name))
+    found = compare.compare_records(model.records, product.records)
+    found += compare.compare_summary(model.summary, product.summary)
+    if model.telemetry is not None:
+        found += compare.compare_telemetry(model.telemetry, product.telemetry)
+    if model.failures != product.failures:
+        found.append(f"failures: expected {model.failures}, got {product.failures}")
+    if model.exit_code != product.exit_code:
+        found.append(f"exit code: expected {model.exit_code}, got {product.exit_code}")
+    return found + compare.compare_passes(model.passes, product.passes)
+
+
+@settings(max_examples=150)
+@given(SEEDS)
+def test_core_equals_model(seed: int) -> None:
+    assert differences(make_case(seed)) == []
+
+
+FOUND = sorted((Path(__file__).parent / "found").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
+def test_what_once_differed(path: Path) -> None:
+    """Inputs on which the compiled core was wrong, made small by the fuzzer."""
+    assert differences(read_replay_case(json.loads(path.read_text()))) == []

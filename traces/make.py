@@ -1,0 +1,168 @@
+"""Make the sample traces of this folder, the same bytes every time.
+
+    python traces/make.py [FOLDER]
+
+Plain Python, so that it can be read as the description of the traces. Every random number comes from
+`random.Random(seed).random()`, whose sequence Python guarantees for all versions.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+BLOCK = 512  # tokens a hash id stands for
+
+Row = dict[str, Any]
+
+
+class Dice:
+    """The distributions we need, from uniform numbers alone."""
+
+    def __init__(self, seed: int) -> None:
+        self._uniform = random.Random(seed).random
+
+    def chance(self, probability: float) -> bool:
+        return self._uniform() < probability
+
+    def whole(self, low: int, high: int) -> int:
+        """Evenly from low to high, both included."""
+        return low + int(self._uniform() * (high - low + 1))
+
+    def exponential(self, mean: float) -> float:
+        return -mean * math.log(1.0 - self._uniform())
+
+    def lognormal(self, median: float, sigma: float) -> float:
+        """By Box and Muller."""
+        normal = math.sqrt(-2.0 * math.log(1.0 - self._uniform())) * math.cos(2.0 * math.pi * self._uniform())
+        return median * math.exp(sigma * normal)
+
+    def length(self, median: float, sigma: float, low: int, high: int) -> int:
+        """A number of tokens."""
+        return max(low, min(high, round(self.lognormal(median, sigma))))
+
+
+class Ids:
+    """Hash ids never given out before."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def take(self, count: int) -> list[int]:
+        self._next += count
+        return list(range(self._next - count, self._next))
+
+
+def num_blocks(tokens: int) -> int:
+    return -(-tokens // BLOCK)
+
+
+def tiny() -> Iterator[Row]:
+    """Twelve rows with one of everything: ties, shared prefixes, a session, a zero output, a long prompt."""
+    yield {"timestamp": 0, "input_length": 700, "output_length": 4, "hash_ids": [1, 2]}
+    yield {"timestamp": 0, "input_length": 1100, "output_length": 3, "hash_ids": [1, 2, 3]}
+    yield {"timestamp": 12, "input_length": 40, "output_length": 1, "hash_ids": [4]}
+    yield {"timestamp": 12, "input_length": 512, "output_length": 0, "hash_ids": [1]}
+    yield {"timestamp": 30, "input_length": 900, "output_length": 6, "hash_ids": [5, 6], "session_id": "chat"}
+    yield {"timestamp": 31.5, "input_length": 1300, "output_length": 5, "hash_ids": [1, 2, 7], "request_id": "summary"}
+    yield {"input_length": 1500, "output_length": 4, "hash_ids": [5, 6, 8], "session_id": "chat", "delay": 25}
+    yield {"timestamp": 60, "input_length": 9000, "output_length": 2, "hash_ids": list(range(20, 38))}
+    yield {"timestamp": 61, "input_length": 64, "output_length": 12, "hash_ids": [9]}
+    yield {"timestamp": 61, "input_length": 65, "output_length": 11, "hash_ids": [10]}
+    yield {"timestamp": 240, "input_length": 1100, "output_length": 3, "hash_ids": [1, 2, 3]}
+    yield {"timestamp": 241, "input_length": 1536, "output_length": 2, "hash_ids": [5, 6, 8], "session_id": "late"}
+
+
+def chat_shared_prefix() -> Iterator[Row]:
+    """Single questions to four assistants, each with a system prompt of its own; the rate swells twice."""
+    dice, ids = Dice(101), Ids()
+    system_prompts = [ids.take(count) for count in (2, 3, 1, 5)]
+    weights = (0.5, 0.8, 0.95, 1.0)  # cumulative
+    now_ms = 0.0
+    for _ in range(1600):
+        swell = 1.0 + 0.7 * math.sin(now_ms / 300_000.0 * 4.0 * math.pi)
+        now_ms += dice.exponential(190.0 / swell)
+        drawn = dice.whole(1, 1000) / 1000.0
+        prompt = next(p for p, weight in zip(system_prompts, weights, strict=True) if drawn <= weight)
+        tokens = len(prompt) * BLOCK + dice.length(180.0, 0.9, 8, 4000)
+        yield {
+            "timestamp": round(now_ms),
+            "input_length": tokens,
+            "output_length": dice.length(160.0, 0.8, 1, 1500),
+            "hash_ids": prompt + ids.take(num_blocks(tokens) - len(prompt)),
+        }
+
+
+def multi_turn() -> Iterator[Row]:
+    """Conversations whose prompts carry the whole history; the user thinks after each answer."""
+    dice, ids = Dice(202), Ids()
+    system_prompt = ids.take(1)
+    rows: list[tuple[float, int, Row]] = []
+    start_ms = 0.0
+    for session in range(180):
+        start_ms += dice.exponential(1_500.0)
+        tokens, blocks, at_ms, turn = BLOCK, list(system_prompt), start_ms, 0
+        while True:
+            tokens += dice.length(120.0, 1.0, 4, 3000)
+            blocks += ids.take(num_blocks(tokens) - len(blocks))
+            output = dice.length(220.0, 0.7, 1, 1200)
+            row: Row = {"input_length": tokens, "output_length": output, "hash_ids": list(blocks)}
+            row["session_id"] = f"conversation-{session:03d}"
+            if turn == 0:
+                row = {"timestamp": round(start_ms)} | row
+            else:
+                think_ms = round(dice.lognormal(9_000.0, 0.8))
+                at_ms += think_ms + 12.0 * output  # where the row stands in the file, about when it is sent
+                row["delay"] = think_ms
+            rows.append((at_ms, len(rows), row))
+            tokens += output  # the answer becomes part of the next prompt, in blocks of the same session
+            turn += 1
+            if turn == 12 or not dice.chance(0.74):
+                break
+    yield from (row for _, _, row in sorted(rows, key=lambda entry: entry[:2]))
+
+
+def long_context_bursts() -> Iterator[Row]:
+    """Every 75 seconds many people ask about a few long documents at once; a small pool cannot hold them all."""
+    dice, ids = Dice(303), Ids()
+    for burst in range(12):
+        now_ms = 75_000.0 * burst
+        documents = [ids.take(num_blocks(dice.length(9_000.0, 0.6, 3_000, 48_000))) for _ in range(dice.whole(7, 10))]
+        for _ in range(dice.whole(30, 50)):
+            now_ms += dice.exponential(250.0)
+            document = documents[dice.whole(0, len(documents) - 1)]
+            tokens = len(document) * BLOCK + dice.length(150.0, 0.8, 8, 2_000)
+            yield {
+                "timestamp": round(now_ms),
+                "input_length": tokens,
+                "output_length": dice.length(1_000.0, 0.6, 50, 4_000),
+                "hash_ids": document + ids.take(num_blocks(tokens) - len(document)),
+            }
+
+
+TRACES: dict[str, Callable[[], Iterator[Row]]] = {
+    "tiny.jsonl": tiny,
+    "chat-shared-prefix.jsonl": chat_shared_prefix,
+    "multi-turn.jsonl": multi_turn,
+    "long-context-bursts.jsonl": long_context_bursts,
+}
+
+
+def text_of(name: str) -> str:
+    """A trace as it stands in the folder."""
+    return "".join(json.dumps(row) + "\n" for row in TRACES[name]())
+
+
+def main(folder: Path) -> None:
+    for name in TRACES:
+        (folder / name).write_text(text_of(name), encoding="utf-8", newline="\n")
+        print(f"wrote {folder / name}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent)
