@@ -110,9 +110,11 @@ cdef class Scheduler:
         self.passes_without_gain = 0
         return SUBMIT_OK
 
-    cdef int cancel(self, int32_t ordinal, bint discard, bint in_pass, double now_ms, EventBuffer out,
-                    bint* suppressed) except -1 nogil:
-        """End a request by order; returns a CommandResult. Outputs of a pass in flight may be suppressed."""
+    cdef int cancel(self, int32_t ordinal, bint discard, double now_ms, EventBuffer out, bint* suppressed) except -1 nogil:
+        """End a request by order; returns a CommandResult. Outputs of a pass in flight may be suppressed.
+
+        The pass in flight counts only if this rank takes part in it: else `end_events` are those of an earlier one.
+        """
         cdef int32_t slot = self.requests.find(ordinal)
         cdef int result = RES_NOOP
         cdef int64_t delivered, packed
@@ -121,7 +123,7 @@ cdef class Scheduler:
         cdef Event* event
         suppressed[0] = False
         if slot == NONE:
-            event = self._unpublished_end(ordinal) if in_pass and discard else NULL
+            event = self._unpublished_end(ordinal) if self.executed and discard else NULL
             if event is NULL:
                 return RES_NOOP
             delivered = event.b - (event.e >> PACK_SHIFT & PACK_TOKENS)
@@ -133,7 +135,7 @@ cdef class Scheduler:
             self.detach(slot)
             request = &self.requests.slots[slot]
             delivered, last_ms = request.gen, request.emit_ms
-            if in_pass and request.emit_pass == self.pass_number:
+            if self.executed and request.emit_pass == self.pass_number:
                 delivered -= request.emit_tokens
                 last_ms = request.emit_before_ms
                 packed = ((request.emit_tokens << PACK_SHIFT) | (PACK_CONSECUTIVE if request.emit_consecutive else 0)
