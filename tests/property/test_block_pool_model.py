@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 
 from hypothesis import example, given, settings
@@ -238,3 +239,21 @@ def test_ten_thousand_prompts_come_and_go_and_leave_nothing_behind() -> None:
         index.forget(live.pop())
     index.check()
     assert index.num_nodes == 0
+
+
+def test_copies_of_one_identity_take_over_from_the_oldest_to_the_newest() -> None:
+    """Duplicates are evicted in the order of their release; look-ups see the oldest that is left."""
+    for released in itertools.permutations(range(4)):
+        index = PrefixIndex(4, 4)
+        pool = BlockPool(index, 4)
+        (node,) = index.path([7], 1)
+        assert pool.py_acquire([], 4)
+        copies = [pool.py_cache(node)[0] for _ in range(4)]
+        pool.py_release([copies[i] for i in released])
+        left = list(copies)
+        for i in released:
+            assert pool.primary(node) == left[0]
+            assert pool.py_acquire([], 1)
+            left.remove(copies[i])
+            pool.check()
+        assert pool.primary(node) == -1
