@@ -17,7 +17,7 @@ DEMO_TRACE ?= traces/chat-shared-prefix.jsonl
 # Requirements stand in pyproject.toml alone; this prints one list of them, quoted for the shell.
 REQUIREMENTS = $(PY) -c 'import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print(*(repr(r) for r in eval(sys.argv[1], {"p": p})))'
 
-.PHONY: help venv build demo test debug lint types bench fuzz-peer golden-update dist clean
+.PHONY: help venv build demo test debug lint types bench peer fuzz-peer golden-update dist clean
 
 help:
 	@echo "demo           build, install and replay a shipped trace, with its summary on the screen"
@@ -26,6 +26,7 @@ help:
 	@echo "debug          the tests against a build with all checks on"
 	@echo "bench          benchmarks, release build only"
 	@echo "fuzz-peer      compare CASES=5000 random cases with the reference (installs it beside)"
+	@echo "peer           the reference in .venv-peer, for the tests that ask it (MR_PEER_PYTHON)"
 	@echo "golden-update  write the golden files anew; read the diff before you commit it"
 	@echo "dist           sdist and wheel"
 	@echo "venv, build, clean"
@@ -81,6 +82,7 @@ types: build $(VENV)/.lint
 bench: build
 	$(PY) -m pytest tests/bench -m bench --benchmark-enable
 
+# The reference wheel in an environment of its own, for the tests that ask it.
 ifdef MR_PEER_PYTHON
 PEER := $(MR_PEER_PYTHON)
 else
@@ -89,6 +91,8 @@ $(PEER): $(PY)
 	$(PYTHON) -m venv $(PEER_VENV)
 	$(PEER) -m pip install -q --disable-pip-version-check $$($(REQUIREMENTS) 'p["project"]["optional-dependencies"]["peer"]' | xargs -n1 echo)
 endif
+
+peer: $(PEER)
 
 fuzz-peer: build $(PEER)
 	MR_PEER_PYTHON=$(PEER) $(PY) -m tests.fuzz.peer --cases $(CASES) --seed $(SEED)

@@ -13,6 +13,8 @@ class ScriptedEngine(Engine):
     fail_internal: bool
     fail_completion: bool
     refuse_passes: int
+    deny_effects: bool
     def __new__(
         cls, worker: int, schedulers: Iterable[Scheduler], prefill_schedule_interval: int = 1
     ) -> ScriptedEngine: ...
+    def __init__(self, *args: object) -> None: ...

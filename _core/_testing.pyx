@@ -57,10 +57,13 @@ cdef class ScriptedEngine(Engine):
         return due
 
     cdef int execute_pass(self, double now_ms, EventBuffer out) except -1 nogil:
+        cdef int executed
         if self.refuse_passes > 0:
             self.refuse_passes -= 1
             return 0
-        return Engine.execute_pass(self, now_ms, out)
+        executed = Engine.execute_pass(self, now_ms, out)
+        self.pass_effect_free = self.pass_effect_free or self.deny_effects
+        return executed
 
     cdef int complete_pass(self, EventBuffer out, bint held_back) except -1 nogil:
         if self.fail_completion:

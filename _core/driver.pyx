@@ -443,7 +443,7 @@ cdef class Machine:
                 return 0
 
     def advance(self, double now_ms, double until_ms):
-        """Bulk move: take every transition due from `now_ms` to `until_ms`, boundaries finished at once.
+        """Bulk move: take every transition due from `now_ms` to `until_ms` (INFINITY: all), boundaries finished at once.
 
         Returns:
             the reading of the last transitions [ms]; the machine waits for something later than `until_ms`.
@@ -457,7 +457,7 @@ cdef class Machine:
                 while True:
                     self.pump(now_ms, True, True)
                     at = self.next_deadline()
-                    if at > until_ms or self.phase == PHASE_STOPPED:
+                    if at > until_ms or at == INFINITY:
                         break
                     now_ms = max(now_ms, at)
         except Exception as exc:

@@ -1,6 +1,10 @@
 from collections.abc import Iterable
+
+from typing_extensions import disjoint_base
+
 from .scheduler import Scheduler
 
+@disjoint_base
 class Engine:
     worker: int
     dp_size: int

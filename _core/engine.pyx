@@ -170,7 +170,7 @@ cdef class Engine:
         suppressed[0] = False
         if rank < 0 or rank >= self.dp_size:
             return APPLY_NO_RANK
-        result = (<Scheduler>self.ranks[rank]).cancel(request, discard, self.in_pass, now_ms, out, suppressed)
+        result = (<Scheduler>self.ranks[rank]).cancel(request, discard, now_ms, out, suppressed)
         self.settle()
         return result
 

@@ -17,7 +17,6 @@ from libc.string cimport memcpy
 from .driver cimport PHASE_IDLE, PHASE_IN_PASS, Machine
 from .event_buffer cimport CMD_SUBMIT, EV_ARRIVAL, EV_CUT, EV_TERMINAL, Event
 from .lanes cimport Envelope, lane_pop
-from .types cimport NONE
 
 STATUS_NAMES = ("done", "needs_rows", "until", "ends", "sample", "full", "place")
 

@@ -31,6 +31,8 @@ from .types import EngineError, LivelockError
 cdef enum:
     # Far above any legal chain: a rank that preempts so often without a token or an end moves in a circle.
     MAX_PASSES_WITHOUT_GAIN = 1_000_000
+    # Preempting passes without a token under multi-token prediction before the victim of the next one fails.
+    MAX_FRUITLESS_BURSTS = 1000
 
 
 cdef int64_t _limit(object value) except -1:
@@ -436,7 +438,7 @@ cdef class VllmScheduler(CalendarScheduler):
 
     cdef int finish_bursts(self, double prefill_end_ms) except -1 nogil:
         """Bursts of accepted drafts for each ready request; slots are set aside for the longest ones first."""
-        cdef int64_t i, j, active, reserved, gen_before
+        cdef int64_t i, _j, active, reserved, gen_before
         cdef int32_t slot
         cdef Request* request
         cdef double end_ms = prefill_end_ms
@@ -457,7 +459,7 @@ cdef class VllmScheduler(CalendarScheduler):
             slot = self.ready[i]
             request = &self.requests.slots[slot]
             gen_before = request.gen
-            for j in range(self.bursts[i]):
+            for _j in range(self.bursts[i]):
                 self.finalise(request, request.n_in + request.gen - 1, request.n_in + request.gen)
                 request.gen += 1
                 if request.alloc < request.n_in + request.gen:
@@ -473,7 +475,11 @@ cdef class VllmScheduler(CalendarScheduler):
         return 0
 
     cdef int64_t set_aside(self) except -1 nogil:
-        """Blocks for the longest bursts of all ready requests, preempting until they are there; returns their number."""
+        """Blocks for the longest bursts of all ready requests, preempting until they are there; returns their number.
+
+        Requests can take the pool from each other in turns for ever (the reference does): after a long time without
+        any token the victim fails instead, and the others have its blocks.
+        """
         cdef int64_t i, length, needed
         cdef int32_t slot
         cdef Request* request
@@ -487,7 +493,11 @@ cdef class VllmScheduler(CalendarScheduler):
             if self.num_ready == 0 or self.pool.acquire(NULL, 0, needed) == POOL_OK:
                 break
             if self.fail_hopeless_bursts() == 0:
-                self.preempt(False)
+                if self.passes_without_gain >= MAX_FRUITLESS_BURSTS:
+                    self._leave_running(self.running[0 if self.preempt_first else self.num_running - 1], TERM_FAILED,
+                                        REASON_BURST_OVER_POOL, self.pool.active() + needed, self.pool.num_blocks)
+                else:
+                    self.preempt(False)
             self.num_ready = 0
             for i in range(self.num_running):
                 slot = self.running[i]

@@ -35,7 +35,7 @@ cdef class Scheduler:
     cdef int32_t* running                # (running_capacity,) slots in order of admission, owned
     cdef int64_t num_running
     cdef int64_t running_capacity
-    cdef int64_t num_steady              # running[:num_steady] are kept by a calendar; see detach
+    cdef readonly int64_t num_steady     # running[:num_steady] are kept by a calendar; see detach
     cdef int32_t* waiting                # ring of slots, owned
     cdef int64_t waiting_head
     cdef int64_t num_waiting
@@ -79,7 +79,7 @@ cdef class Scheduler:
     cdef int64_t inactive_blocks(self) noexcept nogil
     # Shared.
     cdef int submit(self, int32_t ordinal, int64_t n_in, int64_t n_out, const uint64_t* hash_ids, int64_t num_hash_ids) except -1 nogil
-    cdef int cancel(self, int32_t ordinal, bint discard, bint in_pass, double now_ms, EventBuffer out, bint* suppressed) except -1 nogil
+    cdef int cancel(self, int32_t ordinal, bint discard, double now_ms, EventBuffer out, bint* suppressed) except -1 nogil
     cdef int publish_end(self, EventBuffer out, double end_ms) except -1 nogil
     cdef int publish_gauges(self, EventBuffer out, double now_ms, int64_t queued, bint telemetry_only) except -1 nogil
     cdef int publish_cuts(self, EventBuffer out, double now_ms) except -1 nogil

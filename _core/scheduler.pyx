@@ -107,11 +107,14 @@ cdef class Scheduler:
             return SUBMIT_ACTIVE
         slot = self.requests.add(ordinal, n_in, n_out, hash_ids, num_hash_ids)
         self.push_waiting(slot, False)
+        self.passes_without_gain = 0
         return SUBMIT_OK
 
-    cdef int cancel(self, int32_t ordinal, bint discard, bint in_pass, double now_ms, EventBuffer out,
-                    bint* suppressed) except -1 nogil:
-        """End a request by order; returns a CommandResult. Outputs of a pass in flight may be suppressed."""
+    cdef int cancel(self, int32_t ordinal, bint discard, double now_ms, EventBuffer out, bint* suppressed) except -1 nogil:
+        """End a request by order; returns a CommandResult. Outputs of a pass in flight may be suppressed.
+
+        The pass in flight counts only if this rank takes part in it: else `end_events` are those of an earlier one.
+        """
         cdef int32_t slot = self.requests.find(ordinal)
         cdef int result = RES_NOOP
         cdef int64_t delivered, packed
@@ -120,7 +123,7 @@ cdef class Scheduler:
         cdef Event* event
         suppressed[0] = False
         if slot == NONE:
-            event = self._unpublished_end(ordinal) if in_pass and discard else NULL
+            event = self._unpublished_end(ordinal) if self.executed and discard else NULL
             if event is NULL:
                 return RES_NOOP
             delivered = event.b - (event.e >> PACK_SHIFT & PACK_TOKENS)
@@ -132,7 +135,7 @@ cdef class Scheduler:
             self.detach(slot)
             request = &self.requests.slots[slot]
             delivered, last_ms = request.gen, request.emit_ms
-            if in_pass and request.emit_pass == self.pass_number:
+            if self.executed and request.emit_pass == self.pass_number:
                 delivered -= request.emit_tokens
                 last_ms = request.emit_before_ms
                 packed = ((request.emit_tokens << PACK_SHIFT) | (PACK_CONSECUTIVE if request.emit_consecutive else 0)
@@ -464,3 +467,24 @@ cdef class Scheduler:
             _add(&self.queued, request.n_in, sign)
         else:
             _add(&self.queued_decode, request.n_in + request.gen, sign)
+
+    def standing(self, int64_t limit=20):
+        """Who stands in the queues, for the report of a run that cannot go on.
+
+        Returns:
+            list of (queue, request ordinal, tokens known, tokens computed, blocks held), running first, at most `limit`.
+        """
+        cdef int64_t i
+        cdef int32_t slot
+        cdef Request* request
+        rows = []
+        self.detach_all()
+        for i in range(min(limit, self.num_running + self.num_waiting)):
+            if i < self.num_running:
+                slot = self.running[i]
+            else:
+                slot = self.waiting[(self.waiting_head + i - self.num_running) & self.waiting_mask]
+            request = &self.requests.slots[slot]
+            rows.append(("running" if i < self.num_running else "waiting", request.ordinal,
+                         request.n_in + request.gen, request.computed, request.table_length))
+        return rows

@@ -27,9 +27,12 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_are_ours(path: Path) -> None:
-    blocks = re.findall(r"^```(?:sh|bash)?\n(.*?)^```", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    blocks = [text for language, text in fenced if language in ("", "sh", "bash")]
     for line in "\n".join(blocks).replace("\\\n", " ").splitlines():
-        for part in re.split(r"[|;]|&&", line):
+        if "mocker-replay " not in line or line.startswith(("{", "#")):
+            continue
+        for part in re.split(r" [|] | > |;|&&", line):
             words = shlex.split(part, comments=True)
             if not words or not words[0].endswith("mocker-replay"):
                 continue

@@ -72,17 +72,20 @@ def replay(
     source = _open(trace, options)
     try:
         facts = source.scan()
-        with Sinks(
+        sinks = Sinks(
             engine, options, facts, events=events, event_level=event_level, requests=requests, summary=summary,
             telemetry=telemetry,
-        ) as sinks:  # fmt: skip
+        )  # fmt: skip
+        # From the first output on an interrupt ends the run orderly, until all of them are whole.
+        with InterruptFlag() as interrupt, sinks:
             run = _Run(engine, options, facts, source, sinks, progress)
-            result = run.result()
+            result = run.result(interrupt)
     finally:
         if source is not trace:
             source.close()
     if run.failure is not None:
-        raise InvariantError(f"the run stopped at {result.facts.end_ms} ms: {_text_of(run.failure)}") from run.failure
+        text = f"the run stopped at {result.facts.end_ms} ms: {_text_of(run.failure)}{run.standing()}"
+        raise InvariantError(text) from run.failure
     return result
 
 
@@ -151,28 +154,29 @@ class _Run:
             block_tokens=sinks.block_tokens if wants_kv else None,
         )
 
-    def result(self) -> ReplayResult:
+    def result(self, interrupt: InterruptFlag) -> ReplayResult:
         started_ns = monotonic_ns()
-        with InterruptFlag() as interrupt:
-            try:
-                complete = self._loop(interrupt)
-            except _Stopped as stopped:
-                self.failure, complete = stopped.cause, False
-            if not complete:
-                self.fleet.publish_cuts()
-            self._consume()
-            wall_time_ms = elapsed_ms(started_ns)
+        try:
+            complete = self._loop(interrupt)
+        except _Stopped as stopped:
+            self.failure, complete = stopped.cause, False
+        # An interrupt that comes after the last event changes nothing.
+        interrupted = interrupt.raised and not complete
+        if not complete:
+            self.fleet.publish_cuts()
+        self._consume()
+        wall_time_ms = elapsed_ms(started_ns)
         columns = self.collector.columns()
         if complete:
             self._check_conservation(columns)
-        facts = self._run_facts(wall_time_ms, cut=not complete, interrupted=interrupt.raised)
+        facts = self._run_facts(wall_time_ms, cut=not complete, interrupted=interrupted)
         result = ReplayResult(
             summary=summarize(self.collector, facts),
             columns=columns,
             facts=facts,
             telemetry=self._sinks.telemetry_result(),
             warnings=facts.warnings,
-            exit_code=_exit_code(columns["status"], interrupted=interrupt.raised),
+            exit_code=_exit_code(columns["status"], interrupted=interrupted),
         )
         self._sinks.finish(result, stopped=self.failure is not None)
         return result
@@ -229,6 +233,16 @@ class _Run:
         if self._progress is not None and elapsed_ms(self._progress_ns) >= _PROGRESS_EVERY_MS:
             self._progress_ns = monotonic_ns()
             self._progress(self.fleet.num_arrived, self._facts.num_rows, self.fleet.now_ms)
+
+    def standing(self) -> str:
+        """Table of who waits for what, for a run that cannot go on; empty when nobody does."""
+        lines = []
+        for machine in self.fleet.machines:
+            for scheduler in machine.engine.schedulers:
+                place = f"worker {scheduler.worker} rank {scheduler.rank}"
+                for queue, row, known, computed, blocks in scheduler.standing():
+                    lines.append(f"{place}: row {row} {queue}, {computed} of {known} tokens computed, {blocks} blocks")
+        return "".join(f"\n  {line}" for line in lines)
 
     # -- the end ------------------------------------------------------------------------------------
 

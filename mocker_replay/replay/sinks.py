@@ -19,8 +19,9 @@ from mocker_replay._core.event_buffer import EventBuffer
 from mocker_replay._core.fleet import Fleet
 from mocker_replay.config import EngineConfig, ReplayOptions
 from mocker_replay.identity import deterministic_output_tokens
+from mocker_replay.log.compression import Encoder, open_encoder
 from mocker_replay.log.writer import EventLogWriter
-from mocker_replay.outputs import Output, open_output
+from mocker_replay.outputs import open_output
 from mocker_replay.replay.result import ReplayResult
 from mocker_replay.report.telemetry import TelemetrySampler
 from mocker_replay.trace import TraceFacts
@@ -56,7 +57,7 @@ class Sinks:
         self._level = event_level
         self._samples = telemetry is not None and telemetry is not False
         self._stack = ExitStack()
-        self._outputs: dict[str, Output] = {}
+        self._streams: dict[str, Encoder] = {}
         self._log: EventLogWriter | None = None
         self._names: dict[int, str] = {}
         self._tokens: tuple[int, list[int]] = (-1, [])
@@ -67,7 +68,8 @@ class Sinks:
         with ExitStack() as stack:
             for name, target in self._targets.items():
                 if target is not None and name != "events":
-                    self._outputs[name] = stack.enter_context(open_output(target))
+                    output = stack.enter_context(open_output(target))
+                    self._streams[name] = open_encoder(output, os.fspath(target))
             if self._targets["events"] is not None:
                 self._log = EventLogWriter(
                     self._targets["events"],
@@ -139,8 +141,8 @@ class Sinks:
 
     def _take_sample(self, sample: dict[str, Any]) -> None:
         self._taken.append(sample)
-        if "telemetry" in self._outputs:
-            self._outputs["telemetry"].write(orjson.dumps(sample, option=orjson.OPT_APPEND_NEWLINE))
+        if "telemetry" in self._streams:
+            self._streams["telemetry"].write(orjson.dumps(sample, option=orjson.OPT_APPEND_NEWLINE))
 
     def add_names(self, first_row: int, names: list[str | None]) -> None:
         """Names of rows, before any of their events."""
@@ -195,12 +197,14 @@ class Sinks:
         if self._log is not None:
             self._log.close(cut=result.facts.cut, interrupted=result.facts.interrupted, stopped=stopped)
             self._log = None
-        if "requests" in self._outputs:
+        if "requests" in self._streams:
             for chunk in _chunks(result):
-                self._outputs["requests"].write(chunk)
-        if "summary" in self._outputs:
+                self._streams["requests"].write(chunk)
+        if "summary" in self._streams:
             option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-            self._outputs["summary"].write(orjson.dumps(result.summary, option=option))
+            self._streams["summary"].write(orjson.dumps(result.summary, option=option))
+        for stream in self._streams.values():
+            stream.close()
 
 
 def _chunks(result: ReplayResult) -> Iterator[bytes]:

@@ -90,7 +90,7 @@ def test_rejected_requests_are_exit_code_4(make_trace: MakeTrace, tmp_path: Path
 
 
 def test_faults_leave_every_output_untouched(make_trace: MakeTrace, tmp_path: Path) -> None:
-    trace = make_trace(["{", json.dumps(make_row(0, input_length=-1)), "[]", json.dumps(make_row("x"))])  # type: ignore[arg-type]
+    trace = make_trace(["{", make_row(0, input_length=-1), "[]", make_row(0, output_length="x")])
     old = tmp_path / "sum.json"
     old.write_text("old")
     done = call("run", trace, "--events", tmp_path / "log.jsonl", "--summary", old)

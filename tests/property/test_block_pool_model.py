@@ -1,4 +1,4 @@
-"""Block pool and prefix index against a slow model: lists of copies, a deque for the LRU, tokens compared one by one."""
+"""Block pool and prefix index against a slow model: lists of copies, a deque for the LRU, tokens one by one."""
 
 from __future__ import annotations
 

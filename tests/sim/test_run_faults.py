@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import random
 import signal
@@ -13,6 +14,7 @@ from typing import Any
 
 import orjson
 import pytest
+import zstandard
 
 from mocker_replay.config import EngineConfig, ReplayOptions, TimingModel
 from mocker_replay.errors import ExitCode, InvariantError, OutputError
@@ -98,7 +100,7 @@ def test_an_engine_that_stops_in_mid_run_keeps_what_was_true(seed: int, tmp_path
 def test_a_model_that_raises_ends_the_run_with_its_reason(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.jsonl", 50, 1)
     config = EngineConfig(timing_model=TimingModel("callback", callable=FailsAt(5)))
-    with pytest.raises(InvariantError, match="ZeroDivisionError.*own fault") as caught:
+    with pytest.raises(InvariantError, match=r"ZeroDivisionError.*own fault") as caught:
         replay(trace, config, events=tmp_path / "e.jsonl")
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert read_log(tmp_path / "e.jsonl")[1]["end"] == "stopped"
@@ -165,3 +167,21 @@ def test_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
     process.stderr.close()
     assert process.wait(timeout=60) == 0
     assert errors == b""
+
+
+@pytest.mark.parametrize(("suffix", "magic"), [(".gz", b"\x1f\x8b"), (".zst", b"\x28\xb5\x2f\xfd")])
+def test_every_output_is_compressed_by_its_name(suffix: str, magic: bytes, tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "t.jsonl", 50, 5)
+    names = ("events", "requests", "summary", "telemetry")
+    outputs = {name: tmp_path / f"{name}.json{suffix}" for name in names}
+    replay(trace, **outputs)  # type: ignore[arg-type]
+    for path in outputs.values():
+        assert path.read_bytes().startswith(magic)
+    records = decompressed(outputs["requests"]).splitlines()
+    assert len(records) == orjson.loads(decompressed(outputs["summary"]))["num_requests"] == 50
+
+
+def decompressed(path: Path) -> bytes:
+    if path.suffix == ".gz":
+        return gzip.decompress(path.read_bytes())
+    return zstandard.ZstdDecompressor().decompressobj().decompress(path.read_bytes())

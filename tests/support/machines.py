@@ -219,10 +219,10 @@ class Shell:
             while self.take() is not None:
                 pass
             later = self.next_deadline()
-            if until_ms is None or later > until_ms:
+            if until_ms is None or later > until_ms or later == math.inf:
                 break
             self.now_ms = max(self.now_ms, later)
-        if until_ms is not None:
+        if until_ms is not None and until_ms < math.inf:
             self.now_ms = max(self.now_ms, until_ms)
 
     def next_deadline(self) -> float:

@@ -186,14 +186,8 @@ def test_dash_is_standard_output(capfdbinary: pytest.CaptureFixture[bytes]) -> N
 
 def run_script(text: str, **options: object) -> subprocess.Popen[bytes]:
     script = textwrap.dedent(text)
-<<<<<<< HEAD
     command = [sys.executable, "-c", script]
     return subprocess.Popen(command, stderr=subprocess.PIPE, **options)  # type: ignore[call-overload]
-=======
-    return subprocess.Popen(  # type: ignore[call-overload]
-        [sys.executable, "-c", script], stderr=subprocess.PIPE, **options
-    )
->>>>>>> house
 
 
 QUIET_WRITER = """
