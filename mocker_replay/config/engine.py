@@ -18,7 +18,6 @@ from mocker_replay.config.shape import Shaped, shape
 from mocker_replay.config.timing import TimingModel
 from mocker_replay.errors import ConfigError, Fault
 
-
 # Beyond these nothing real lies, and the process would run out of numbers or of memory.
 BLOCK_SIZE_MAX = 2**31 - 1  # tokens
 DP_SIZE_MAX = 4096  # ranks a worker
