@@ -40,12 +40,16 @@ class Verdict:
     differences: list[str] = field(default_factory=list)
 
 
+class SubjectTimeout(Exception):
+    """Not a TimeoutError: that is an OSError, which a run takes for trouble with its files."""
+
+
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in a run that does not end; main thread only."""
+    """Raise SubjectTimeout in a run that does not end; main thread only."""
 
     def stop(*_: object) -> None:
-        raise TimeoutError(f"did not end within {seconds:g} s")
+        raise SubjectTimeout(f"did not end within {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
