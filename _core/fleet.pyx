@@ -114,10 +114,23 @@ cdef class Fleet:
             request: (n,) trace row ordinals. order, turn: (n,) total order at one instant.
             session: (n,) session ordinals to report, -1 = none. input_tokens, output_tokens: (n,) lengths.
             hash_offsets: (n + 1,) row i owns hash_ids[hash_offsets[i]:hash_offsets[i + 1]].
+
+        Raises:
+            ValueError: columns that do not fit each other, or a time that is none; nothing was handed over.
         """
         cdef Py_ssize_t i
+        cdef Py_ssize_t n = due_ms.shape[0]
         cdef Arrival arrival
-        for i in range(due_ms.shape[0]):
+        if not (n == request.shape[0] == order.shape[0] == turn.shape[0] == session.shape[0] == input_tokens.shape[0]
+                == output_tokens.shape[0] == hash_offsets.shape[0] - 1 and 0 <= hash_offsets[0]
+                and hash_offsets[n] <= hash_ids.shape[0]):
+            raise ValueError(f"columns of rows do not fit each other: {n} times, {hash_offsets.shape[0]} offsets, "
+                             f"{hash_ids.shape[0]} hash ids")
+        for i in range(n):
+            if not 0.0 <= due_ms[i] < INFINITY or hash_offsets[i] > hash_offsets[i + 1]:
+                raise ValueError(f"row {request[i]}: due at {due_ms[i]} ms, hash ids from {hash_offsets[i]} "
+                                 f"to {hash_offsets[i + 1]}")
+        for i in range(n):
             arrival.due_ms, arrival.order, arrival.turn = due_ms[i], order[i], turn[i]
             arrival.n_in, arrival.n_out = input_tokens[i], output_tokens[i]
             arrival.session, arrival.request = session[i], request[i]

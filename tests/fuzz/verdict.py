@@ -80,7 +80,9 @@ def judge(case: Case, runner: Runner, wheel: Wheel, with_passes: bool = False) -
             return Verdict(Kind.COMPARED, [f"raised {type(error).__name__}: {error}"])
         failed = any(r.get("terminal_status") == "failed" for r in ours.records)
         if theirs is None:
-            return Verdict(Kind.ENDLESS, [] if failed else ["the wheel never ends, and nothing failed here"])
+            # Without multi-token prediction every case ends: the wheel was only too slow.
+            endless = "aic_nextn" in case.config.get("engine", {}) and not failed
+            return Verdict(Kind.ENDLESS, ["the wheel never ends, and nothing failed here"] if endless else [])
         if message:
             return Verdict(Kind.STUCK, [] if failed else [f"nothing failed here, but the wheel says: {message}"])
         if failed and "max_sim_time_ms" in case.args:

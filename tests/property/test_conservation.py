@@ -180,7 +180,7 @@ def test_every_command_of_a_script(case) -> None:
     cancelled = {timed.command.request for timed in script if timed.command.kind == "cancel"}
     lives, now_ms = Auditor(config["num_gpu_blocks"]), 0.0
     for request in {timed.command.request for timed in script}:
-        lives.lives[request] = Life(Record(K.ARRIVAL, 0.0, 0, 0, request, 0, 1_000, -1, 0, 0, math.nan, ()))
+        lives.lives[request] = Life(Record(K.ARRIVAL, 0.0, 0, 0, request, 0, 1_000, -1, 0, 0, 0, math.nan, ()))
     for at_ms, command in script:
         machine.advance(now_ms, at_ms)
         machine.enqueue(command)
@@ -262,10 +262,10 @@ def cut_is_honest(fleet, config: dict[str, Any], found: list[Row]) -> None:
 
 
 def test_the_audit_can_fail() -> None:
-    life = Life(Record(K.ARRIVAL, 5.0, 0, 0, 0, 8, 2, -1, 0, 0, math.nan, ()))
+    life = Life(Record(K.ARRIVAL, 5.0, 0, 0, 0, 8, 2, -1, 0, 0, 0, math.nan, ()))
     with pytest.raises(AssertionError, match="before the submission"):
-        life.take(Record(K.ADMISSION, 6.0, 0, 0, 0, 0, 0, 0, 0, 0, math.nan, ()))
+        life.take(Record(K.ADMISSION, 6.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, math.nan, ()))
     auditor = Auditor(10)
-    auditor.read([Record(K.PASS_START, 5.0, 0, -1, -1, 0, 1, 0, 0, 0, 6.0, ())])
+    auditor.read([Record(K.PASS_START, 5.0, 0, -1, -1, 0, 1, 0, 0, 0, 0, 6.0, ())])
     with pytest.raises(AssertionError):
-        auditor.read([Record(K.PASS_END, 5.0, 0, -1, -1, 0, 1, 0, 0, 0, math.nan, ())])
+        auditor.read([Record(K.PASS_END, 5.0, 0, -1, -1, 0, 1, 0, 0, 0, 0, math.nan, ())])

@@ -33,6 +33,7 @@ class Record(NamedTuple):
     c: int
     d: int
     e: int
+    f: int
     x: float
     words: tuple[int, ...]
 
@@ -55,7 +56,7 @@ def _record(row: Any, words: Sequence[int]) -> Record:
         payload = tuple(words[c : c + d])
     elif words and kind == EventKind.TERMINAL and d >= 0:
         payload = tuple(words[d : d + 2])
-    integers = [int(row[name]) for name in ("worker", "rank", "request", "a", "b", "c", "d", "e")]
+    integers = [int(row[name]) for name in ("worker", "rank", "request", "a", "b", "c", "d", "e", "f")]
     return Record(kind, float(row["t_ms"]), *integers, float(row["x"]), payload)
 
 
@@ -87,11 +88,16 @@ def make_machine(
 
 
 def make_fleet(
-    *, num_workers: int = 1, telemetry: bool = False, wake_on_end: bool = False, **settings: Any
-) -> Fleet:  # fmt: skip
+    *,
+    num_workers: int = 1,
+    telemetry: bool = False,
+    wake_on_end: bool = False,
+    external_placement: bool = False,
+    **settings: Any,
+) -> Fleet:
     out = EventBuffer()
     machines = [make_machine(worker=worker, out=out, **settings) for worker in range(num_workers)]
-    return Fleet(machines, out, telemetry=telemetry, wake_on_end=wake_on_end)
+    return Fleet(machines, out, telemetry=telemetry, wake_on_end=wake_on_end, external_placement=external_placement)
 
 
 def check_ranks(machines: Iterable[Machine]) -> None:
