@@ -31,7 +31,7 @@ def stable_request_uuid_text(seed: int, request_id: str) -> str:
 
 
 def deterministic_output_tokens(seed: int, request_id: str, count: int, *, first: int = 0) -> list[int]:
-    """Output token ids `first` and following of a request, each in [1000, 31999]; a token depends on its position alone.
+    """Output token ids of a request from position `first` on, in [1000, 31999]; each follows from its position.
 
     Token p comes from BLAKE3(seed, name, p as 8 bytes little-endian): its first four bytes, read little-endian.
 
