@@ -30,8 +30,8 @@ def stable_request_uuid_text(seed: int, request_id: str) -> str:
     return f"{digest[:8]}-{digest[8:12]}-4{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:]}"
 
 
-def deterministic_output_tokens(seed: int, request_id: str, count: int) -> list[int]:
-    """Output token ids of a request, each in [1000, 31999]; a shorter list is a prefix of a longer one.
+def deterministic_output_tokens(seed: int, request_id: str, count: int, *, first: int = 0) -> list[int]:
+    """Output token ids of a request from position `first` on, in [1000, 31999]; each follows from its position.
 
     Token p comes from BLAKE3(seed, name, p as 8 bytes little-endian): its first four bytes, read little-endian.
 
@@ -40,7 +40,7 @@ def deterministic_output_tokens(seed: int, request_id: str, count: int) -> list[
     """
     prefix = blake3(_seed_bytes(seed) + request_id.encode())
     tokens = []
-    for position in range(count):
+    for position in range(first, first + count):
         hasher = prefix.copy()
         hasher.update(position.to_bytes(8, "little"))
         tokens.append(FIRST_TOKEN_ID + int.from_bytes(hasher.digest(4), "little") % NUM_TOKEN_IDS)

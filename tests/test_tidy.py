@@ -40,7 +40,7 @@ FOOT = {"_core", "config", "errors", "outputs", "events", "identity", "policies"
 HEAVY = {"numpy", "rich", "typer", "click", "orjson", "zstandard"}
 
 FORBIDDEN_TEXTS = re.compile(
-    r"/root/|/home/\w|/work/|/tmp/\w|/opt/|\bFIXME\b|\bXXX\b|\bTODO\b|https?://(?:localhost|127\.|10\.|192\.168\.)"
+    r"/roo[t]/|/home/\w|/wor[k]/|/tmp/\w|/opt/|\bFIXME\b|\bXXX\b|\bTODO\b|https?://(?:localhost|127\.|10\.|192\.168\.)"
 )
 
 

@@ -29,10 +29,10 @@ def _bar() -> Any:
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     return Progress(
-        TextColumn("replaying"),
-        BarColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
         TaskProgressColumn(),
-        TextColumn("{task.completed:,.0f} of {task.total:,.0f} rows, {task.fields[rate]}"),
+        TextColumn("{task.fields[rows]}"),
         TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
@@ -58,11 +58,11 @@ class _BarUpdate:
     def __init__(self, bar: Any) -> None:
         self._bar = bar
         self._rate = _Rate()
-        self._task = bar.add_task("", total=1, rate="")
+        self._task = bar.add_task("reading", total=None, rows="")
 
     def __call__(self, rows_done: int, rows_total: int, now_ms: float) -> None:
-        rate = f"{self._rate.rows_per_s(rows_done):,.0f} rows/s, modelled {now_ms / 1000.0:,.0f} s"
-        self._bar.update(self._task, completed=rows_done, total=max(rows_total, 1), rate=rate)
+        rows = f"{rows_done:,} of {rows_total:,} rows, {self._rate.rows_per_s(rows_done):,.0f}/s"
+        self._bar.update(self._task, description="replaying", completed=rows_done, total=max(rows_total, 1), rows=rows)
 
 
 class _PlainLines:

@@ -18,6 +18,10 @@ from mocker_replay.config.shape import Shaped, shape
 from mocker_replay.config.timing import TimingModel
 from mocker_replay.errors import ConfigError, Fault
 
+# Beyond these nothing real lies, and the process would run out of numbers or of memory.
+BLOCK_SIZE_MAX = 2**31 - 1  # tokens
+DP_SIZE_MAX = 4096  # ranks a worker
+
 
 @dataclass(frozen=True, slots=True)
 class SglangSettings:
@@ -150,6 +154,10 @@ class EngineConfig:
         if self.timing_model.type == "external" and self.timing_model.provider != "dynamo_profile":
             rule = "not built; the external provider of this version is dynamo_profile"
             yield origin.fault("engine.timing_model.provider", self.timing_model.provider, rule)
+        if self.block_size > BLOCK_SIZE_MAX:
+            yield origin.fault("engine.block_size", self.block_size, f"must not exceed {BLOCK_SIZE_MAX} tokens here")
+        if self.dp_size > DP_SIZE_MAX:
+            yield origin.fault("dp_size", self.dp_size, f"must not exceed {DP_SIZE_MAX} ranks here")
         for key, value in self.unbuilt.items():
             yield origin.fault(f"engine.{key}", value, "not built yet; leave the key out or set it to null")
 

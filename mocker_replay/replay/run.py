@@ -15,7 +15,7 @@ from mocker_replay._core.collector import Collector
 from mocker_replay._core.fleet import Fleet
 from mocker_replay._core.types import CommandError, EngineError
 from mocker_replay.config import EngineConfig, ReplayOptions, load_engine_config
-from mocker_replay.errors import ExitCode, InvariantError
+from mocker_replay.errors import ExitCode, InvariantError, UsageError
 from mocker_replay.events import Want
 from mocker_replay.replay.build import build_fleet
 from mocker_replay.replay.interrupt import InterruptFlag
@@ -34,6 +34,8 @@ Progress = Callable[[int, int, float], None]  # rows handed over, rows in all, m
 _RECORDS_PER_TURN = 65_536
 _RECORDS_PER_TURN_CALLBACK = 1_024
 _PROGRESS_EVERY_MS = 100.0
+# Far beyond any fleet; each rank costs memory before the first request.
+_MAX_RANKS = 65_536
 
 
 def replay(
@@ -69,6 +71,10 @@ def replay(
     engine.require_supported()
     options = options or ReplayOptions()
     options.validate()
+    if options.num_workers * engine.dp_size > _MAX_RANKS:
+        raise UsageError(
+            f"num_workers times dp_size must not exceed {_MAX_RANKS} ranks (got {options.num_workers * engine.dp_size})"
+        )
     source = _open(trace, options)
     try:
         facts = source.scan()

@@ -60,7 +60,6 @@ class Sinks:
         self._streams: dict[str, Encoder] = {}
         self._log: EventLogWriter | None = None
         self._names: dict[int, str] = {}
-        self._tokens: tuple[int, list[int]] = (-1, [])
         self._sampler: TelemetrySampler | None = None
         self._taken: list[dict[str, Any]] = []
 
@@ -173,10 +172,9 @@ class Sinks:
 
     def block_tokens(self, row: int, first: int, stop: int) -> bytes:
         """Generated tokens first..stop of a request as little-endian 32-bit words."""
-        if self._tokens[0] != row or len(self._tokens[1]) < stop:
-            name = self._names.get(row, f"r{row}")
-            self._tokens = (row, deterministic_output_tokens(_TOKEN_SEED, name, max(stop, 2 * first)))
-        return b"".join(token.to_bytes(4, "little") for token in self._tokens[1][first:stop])
+        name = self._names.get(row, f"r{row}")
+        tokens = deterministic_output_tokens(_TOKEN_SEED, name, stop - first, first=first)
+        return b"".join(token.to_bytes(4, "little") for token in tokens)
 
     # -- the end ------------------------------------------------------------------------------------
 

@@ -215,3 +215,31 @@ def test_a_row_of_absurd_size_does_not_take_the_process_down(make_trace: MakeTra
     done = call("run", make_trace([make_row(0, 16, 10**10)]))
     assert done.returncode == 2
     assert "output_length" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "rule"),
+    [
+        (["--block-size", str(2**63)], "block_size: must not exceed 2147483647"),
+        (["--dp-size", "5000"], "dp_size: must not exceed 4096"),
+        (["--num-workers", "100000"], "must not exceed 65536 ranks"),
+    ],
+)
+def test_sizes_that_would_take_the_process_down_are_refused(flags: list[str], rule: str, two_rows: Path) -> None:
+    done = call("run", two_rows, *flags)
+    assert done.returncode == 2
+    assert rule in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--num-gpu-blocks", str(2**64 - 1)],
+        ["--num-gpu-blocks", str(2**60), "--block-size", "16"],  # the capacity in tokens wraps to 0
+        ["--max-num-seqs", str(2**64 - 1), "--max-num-batched-tokens", str(2**64 - 1)],
+        ["--max-model-len", str(2**64 - 1), "--seed", str(2**64 - 1)],
+    ],
+)
+def test_the_largest_legal_settings_run(flags: list[str], two_rows: Path) -> None:
+    assert call("run", two_rows, *flags, "--quiet").returncode == 0

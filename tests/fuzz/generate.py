@@ -35,7 +35,7 @@ class Draft:
         self.num_blocks = max(1, int(self.max_blocks_a_request * tightness))
         self.num_rows = rng.choice((1, 2, 3, 5, 8, 12, 12, 20, 20, 30, 45))
         self.mtp = _maybe(rng, 0.2)
-        self.profiled = False
+        self.profiled = self.slow = False
         self.spare_impossible = self.mtp or _maybe(rng, 0.8)
 
     def _trace_block_size(self) -> int:
@@ -85,6 +85,7 @@ class Draft:
     def _timing(self) -> dict[str, Any]:
         rng = self.rng
         if _maybe(rng, 0.25):
+            self.slow = True
             return {"type": "polynomial"}
         self.profiled = _maybe(rng, 0.07)
         if self.profiled:
@@ -199,12 +200,39 @@ class Draft:
         if _maybe(rng, 0.1):
             args["max_sim_time_ms"] = rng.choice((0.0, 10.0, 20.0, round(rng.uniform(0, 100), 3)))
         if _maybe(rng, 0.4):
-            args["telemetry_sample_interval_ms"] = rng.choice((1.0, 5.0, 10.0, 2.3, 33.3, 1000.0))
-            if self.profiled:
-                args["telemetry_sample_interval_ms"] = 1e6  # extrapolated passes can last for minutes
+            # Where passes last long, short intervals would give more samples than can be compared in time.
+            intervals = (1e6,) if self.profiled else (33.3, 250.0, 1000.0) if self.slow else (1.0, 2.3, 5.0, 10.0, 33.3)
+            args["telemetry_sample_interval_ms"] = rng.choice(intervals)
         if _maybe(rng, 0.15):
             args[rng.choice(("sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms"))] = rng.choice((1.0, 5.5, 30.0))
         return args
+
+    def synthetic(self) -> dict[str, Any]:
+        """Arguments of a synthetic workload; only what the generator of the reference takes as well."""
+        rng = self.rng
+        longest = self.max_blocks_a_request * self.block_size
+        n_in, n_out = self._fit(rng.randint(1, longest), rng.randint(1, longest))
+        workload: dict[str, Any] = {
+            "input_tokens": n_in,
+            "output_tokens": max(1, n_out),
+            "request_count": rng.choice((1, 2, 5, 12, 40)),
+        }
+        arrivals = rng.choice(("request_rate", "arrival_interval_ms", "replay_concurrency"))
+        workload[arrivals] = {
+            "request_rate": rng.choice((0.5, 3.0, 50.0, 1000.0, 1e6)),
+            "arrival_interval_ms": rng.choice((0.0, 1.0, 0.3, 20.0)),
+            "replay_concurrency": rng.choice((1, 2, 7)),
+        }[arrivals]
+        if _maybe(rng, 0.5):
+            workload["arrival_seed"] = rng.choice((0, 7, rng.getrandbits(64)))
+        if _maybe(rng, 0.4):
+            workload["turns_per_session"] = rng.choice((1, 2, 4))
+        if _maybe(rng, 0.3):
+            workload["inter_turn_delay_ms"] = rng.choice((0.0, 1.0, 12.5))
+        if _maybe(rng, 0.5):
+            workload["shared_prefix_ratio"] = rng.choice((0.0, 0.25, 0.5, 0.9, 1.0, rng.random()))
+            workload["num_prefix_groups"] = rng.choice((0, 1, 2, 3, 1000))
+        return workload
 
 
 def make_case(seed: int) -> Case:
@@ -217,6 +245,8 @@ def make_case(seed: int) -> Case:
         config["dp_size"] = dp_size
         if _maybe(draft.rng, 0.6):
             engine["prefill_schedule_interval"] = draft.rng.choice((2, 3, 4, 7))
+    if _maybe(draft.rng, 0.08):
+        return _synthetic_case(draft, config, dp_size)
     rows = draft.rows()
     args = draft.args(dp_size)
     if "replay_concurrency" in args:
@@ -226,3 +256,11 @@ def make_case(seed: int) -> Case:
     npz = draft.profile() if draft.profiled else {}
     text = "".join(json.dumps(row) + "\n" for row in rows)
     return Case(f"seed-{seed}", "mooncake", config, text, args, {}, npz_arrays=npz)
+
+
+def _synthetic_case(draft: Draft, config: dict[str, Any], dp_size: int) -> Case:
+    args = draft.args(dp_size)
+    for key in ("trace_block_size", "replay_concurrency", "max_sim_time_ms"):
+        args.pop(key, None)
+    npz = draft.profile() if draft.profiled else {}
+    return Case(f"seed-{draft.seed}", "synthetic", config, "", draft.synthetic() | args, {}, npz_arrays=npz)

@@ -33,7 +33,7 @@ def report_failure(case: Case, verdict: Verdict, seed: int, runner: Runner, whee
     """Shrink a differing case and keep it; one on which the wheel never ends is kept as it is."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{case.name}.json"
-    if verdict.kind is Kind.ENDLESS or "TimeoutError" in verdict.differences[0]:
+    if verdict.kind is Kind.ENDLESS or "SubjectTimeout" in verdict.differences[0]:
         path.write_text(as_json(case, verdict.differences))
         return path
     with_passes = seed % PASSES_EVERY == 0

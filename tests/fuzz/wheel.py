@@ -45,10 +45,10 @@ class Wheel:
         self.close()
 
     def run(
-        self, trace: Path, config: Mapping[str, Any], args: Mapping[str, Any], tick_ms: float | None
+        self, trace: Path | None, config: Mapping[str, Any], args: Mapping[str, Any], tick_ms: float | None
     ) -> dict[str, Any]:
-        """What the wheel says of one replay: records, summary, telemetry and forward passes, or an error."""
-        request = {"trace": str(trace), "config": config, "args": args, "tick_ms": tick_ms}
+        """What the wheel says of one replay, of a synthetic workload without a trace: all it reports, or an error."""
+        request = {"trace": str(trace) if trace else None, "config": config, "args": args, "tick_ms": tick_ms}
         process = self._started()
         assert process.stdin is not None
         process.stdin.write(json.dumps(request).encode() + b"\n")

@@ -1,7 +1,7 @@
 """Runs replays with the reference wheel: one JSON request a line in, one JSON answer a line out.
 
-Stands alone, since the interpreter that has the wheel may have nothing else. A request holds `trace` (path),
-`config`, `args`, and `tick_ms` when forward-pass records are wanted.
+Stands alone, since the interpreter that has the wheel may have nothing else. A request holds `trace` (path, null
+for a synthetic workload), `config`, `args`, and `tick_ms` when forward-pass records are wanted.
 """
 
 from __future__ import annotations
@@ -38,9 +38,11 @@ def answer(request: dict[str, object]) -> dict[str, object]:
         args["capture_telemetry"] = True
     ticks = Ticks(request["tick_ms"]) if request.get("tick_ms") else None
     try:
-        result = core.run_mocker_trace_replay(
-            [request["trace"]], request["config"], capture_per_request=True, scaling_policy=ticks, **args
-        )
+        options = {"extra_engine_args": request["config"], "capture_per_request": True, "scaling_policy": ticks, **args}
+        if request["trace"] is None:
+            result = core.run_mocker_synthetic_trace_replay(**options)
+        else:
+            result = core.run_mocker_trace_replay([request["trace"]], **options)
     except Exception as error:  # whatever it refuses is an answer
         return {"error": {"type": type(error).__name__, "message": str(error)}}
     records = [{k: v for k, v in r.items() if k not in RECORD_NOISE} for r in result.per_request]

@@ -28,14 +28,17 @@ def draw_group(rng: ChaCha12, num_groups: int) -> int:
 
 
 def arrivals_ms(count: int, request_rate: float | None, interval_ms: float | None, seed: int) -> list[float]:
-    if interval_ms is not None:
-        return [k * interval_ms for k in range(count)]
-    assert request_rate is not None
+    """Sums of gaps, one after another: a multiple of the interval would round otherwise."""
     rng = ChaCha12(seed)
     times = [0.0]
     for _ in range(count - 1):
-        u = max(1.0 - uniform(rng), sys.float_info.min)
-        times.append(times[-1] + -(1000.0 / request_rate) * math.log(u))
+        if interval_ms is not None:
+            gap = 1000.0 / (1000.0 / interval_ms) if interval_ms > 0.0 else 0.0  # taken through a rate
+        else:
+            assert request_rate is not None
+            u = max(1.0 - uniform(rng), sys.float_info.min)
+            gap = -(1000.0 / request_rate) * math.log(u)
+        times.append(times[-1] + gap)
     return times
 
 

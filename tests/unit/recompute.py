@@ -7,6 +7,7 @@ completed request has more than three tokens; elsewhere only their sum and numbe
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,37 @@ COUNTS = {
     "reused_tokens_max": "reused_input_tokens",
     "num_admissions": "admission_count",
 }
+
+CASES = Path(__file__).parent.parent / "parity" / "cases"
+# Cases whose listings hold every gap, or whose means are told: the summary must follow from the records.
+RECOMPUTED = (
+    "d01_dp2",
+    "d09_capacity_bound",
+    "goodput-e2e",
+    "goodput-itl",
+    "goodput-ttft",
+    "i16_zero_output",
+    "itl-sketch-two-token-outputs",
+    "l02_reject_pool",
+    "m01_mtp_default",
+    "mooncake-max-sim-time-100_0",
+    "mooncake-max-sim-time-14_0",
+    "mooncake-two-rows-prefix-reuse",
+    "percentile-rank-1-samples",
+    "percentile-rank-11-samples",
+    "percentile-rank-8-samples",
+    "r23_seed5406",
+    "round-robin-2-workers-dp2-tp4-gpus",
+    "round-robin-rejected-consumes-turn",
+    "round-robin-sessions-not-sticky",
+    "t10_mean_rounding",
+    "x04_poly_lifo",
+)
+
+
+def case_path(name: str) -> Path:
+    """File of a reference case by its name."""
+    return next(CASES.glob(f"*/{name}.json"))
 
 
 def listing(case: dict[str, Any]) -> list[dict[str, Any]]:

@@ -15,10 +15,9 @@ from mocker_replay._core.collector import COLUMN_TYPES
 from mocker_replay.identity import stable_request_uuid
 from mocker_replay.report.records import iter_records
 
-from .recompute import columns_of, facts_of
+from .recompute import RECOMPUTED, case_path, columns_of, facts_of
 
-DATA = Path(__file__).parent / "data"
-CASES = sorted(DATA.glob("*.json"))
+CASES = [case_path(name) for name in RECOMPUTED]
 RECORDED = [path for path in CASES if isinstance(json.loads(path.read_text())["expect"]["per_request"], list)]
 LISTED = [path for path in CASES if path not in RECORDED]
 OURS = {"row", "name", "preemption_count", "failure_reason"}
@@ -64,7 +63,7 @@ def test_records_equal_the_listing(path: Path) -> None:
 
 
 def test_readmissions_follow_the_first_admission() -> None:
-    case = json.loads((DATA / "x04_poly_lifo.json").read_text())
+    case = json.loads(case_path("x04_poly_lifo").read_text())
     records = list(iter_records(columns_of(case), facts_of(case)))
     (history,) = [record["admission_history"] for record in records if record["readmission_count"]]
     assert [entry["is_readmission"] for entry in history] == [False] + [True] * (len(history) - 1)

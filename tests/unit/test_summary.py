@@ -13,9 +13,9 @@ import pytest
 from mocker_replay._core.collector import Collector
 from mocker_replay.report.summary import WALL_CLOCK_FIELDS, summarize, summary_of, without_wall_clock
 
-from .recompute import columns_of, facts_of, gaps_of
+from .recompute import RECOMPUTED, case_path, columns_of, facts_of, gaps_of
 
-CASES = sorted((Path(__file__).parent / "data").glob("*.json"))
+CASES = [case_path(name) for name in RECOMPUTED]
 SKETCHED = re.compile(r"(median|p\d+)_(itl_ms|output_token_throughput_per_user)")
 POOLED = re.compile(r"\w+_(itl_ms|output_token_throughput_per_user)")
 REORDERED = re.compile(r"mean_\w+|std_(itl_ms|output_token_throughput_per_user)")
@@ -74,7 +74,7 @@ def test_an_empty_run_is_all_zeros() -> None:
 
 
 def test_endings_are_counted_with_their_reasons() -> None:
-    case = json.loads((Path(__file__).parent / "data" / "l02_reject_pool.json").read_text())
+    case = json.loads(case_path("l02_reject_pool").read_text())
     columns = {name: array.copy() for name, array in columns_of(case).items()}
     rejected = int((columns["status"] == 1).sum())
     assert rejected >= 1
@@ -93,7 +93,7 @@ def test_endings_are_counted_with_their_reasons() -> None:
 
 
 def test_time_limit_leaves_requests_cut() -> None:
-    case = json.loads((Path(__file__).parent / "data" / "mooncake-max-sim-time-100_0.json").read_text())
+    case = json.loads(case_path("mooncake-max-sim-time-100_0").read_text())
     summary = summary_from(case)
     assert summary["cut_requests"] == 1
     assert summary["num_requests"] == 2

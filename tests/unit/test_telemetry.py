@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +13,9 @@ from mocker_replay._core.event_buffer import KIND_NAMES, EventBuffer
 from mocker_replay.errors import ConfigError
 from mocker_replay.report.telemetry import TelemetrySampler
 
+from .recompute import case_path
+
 KIND = {name: number for number, name in enumerate(KIND_NAMES)}
-DATA = Path(__file__).parent / "data"
 
 
 class Run:
@@ -53,7 +53,7 @@ class Run:
 
 
 def expected(name: str) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((DATA / name).read_text())["expect"]["telemetry"]
+    told: dict[str, Any] = json.loads(case_path(name).read_text())["expect"]["telemetry"]
     return told
 
 
@@ -67,7 +67,7 @@ def test_samples_of_a_run_that_ends_on_a_tick() -> None:
     run.arrive(1, 100.0, 0, 1, 0, 1)
     run.sampler.take_periodic()
     run.sampler.finish(100.0)
-    assert {"sample_interval_ms": 50.0, "samples": run.samples} == expected("mooncake-max-sim-time-100_0.json")
+    assert {"sample_interval_ms": 50.0, "samples": run.samples} == expected("mooncake-max-sim-time-100_0")
 
 
 def test_samples_of_a_run_that_ends_between_ticks() -> None:
@@ -76,7 +76,7 @@ def test_samples_of_a_run_that_ends_between_ticks() -> None:
     run.sampler.take_baseline()
     run.one_request()
     run.sampler.finish(14.0)
-    assert {"sample_interval_ms": 50.0, "samples": run.samples} == expected("mooncake-max-sim-time-14_0.json")
+    assert {"sample_interval_ms": 50.0, "samples": run.samples} == expected("mooncake-max-sim-time-14_0")
 
 
 def test_an_end_at_time_zero_is_told_when_something_was_counted() -> None:
