@@ -21,6 +21,7 @@ from tests.fuzz.wheel import WHY_MISSING, Wheel, peer_python
 from tests.parity.cases import Case
 from tests.parity.runners import RUNNERS
 
+PROGRESS_EVERY = 500
 PASSES_EVERY = 4  # every so many cases the forward-pass records are compared too
 
 
@@ -78,6 +79,8 @@ def main(argv: list[str] | None = None) -> int:
                 print(f"{case.name} differs ({path}): {verdict.differences[0]}", flush=True)
                 if differing == 5 and not options.keep_going:
                     break
+            if sum(kinds.values()) % PROGRESS_EVERY == 0:
+                print(f"{sum(kinds.values())} cases so far, {differing} differ", flush=True)
     seconds = time.monotonic() - started
     print(f"{sum(kinds.values())} cases, {differing} differ; {dict(kinds)}; {seconds:.0f} s")
     return 1 if differing else 0
