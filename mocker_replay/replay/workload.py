@@ -67,10 +67,13 @@ def _renumbered(batches: Iterator[RowBatch]) -> Iterator[RowBatch]:
 
     dense: dict[int, int] = {}
     for batch in batches:
+        # Ids beyond a prompt are never used, but they take their number like all others.
+        for key in [] if batch.surplus_included is None else batch.surplus_included.tolist():
+            dense.setdefault(key, len(dense))
         ids = np.fromiter(
             (dense.setdefault(key, len(dense)) for key in batch.hash_ids.tolist()), np.uint64, len(batch.hash_ids)
         )
-        yield dataclasses.replace(batch, hash_ids=ids)
+        yield dataclasses.replace(batch, hash_ids=ids, surplus_included=None)
 
 
 def _push(fleet: Fleet, rows: RowBatch, chosen: Int64s, due_ms: Float64s, session: Int64s) -> None:

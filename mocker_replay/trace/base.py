@@ -46,6 +46,7 @@ class RowBatch:
     request_ids: list[str | None] | None  # None: no row of this batch names one
     priority: Int32s
     strict_priority: Int64s
+    surplus_included: Uint64s | None = None  # the ids as given, row after row; None: none was cut off
 
     def __len__(self) -> int:
         return len(self.lines)

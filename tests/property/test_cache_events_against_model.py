@@ -41,8 +41,7 @@ class Hashes:
         numbers: dict[int, int] = {}
         for figures in run.figures:
             turn = figures.turn
-            used = turn.hash_ids[: -(-turn.input_tokens // trace_block_size)]  # ids beyond the prompt have no number
-            dense = [numbers.setdefault(hash_id, len(numbers)) for hash_id in used]
+            dense = [numbers.setdefault(hash_id, len(numbers)) for hash_id in turn.hash_ids]  # surplus ids count
             prompt = [dense[p // trace_block_size] & 0xFFFFFFFF for p in range(turn.input_tokens)]
             generated = deterministic_output_tokens(TOKEN_SEED, f"r{turn.row}", turn.output_tokens)
             self.tokens[turn.row] = prompt + generated
