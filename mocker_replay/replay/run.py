@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mocker_replay._core.collector import Collector
@@ -174,8 +174,9 @@ class _Run:
         wall_time_ms = elapsed_ms(started_ns)
         columns = self.collector.columns()
         if complete:
-            self._check_conservation(columns)
-        facts = self._run_facts(wall_time_ms, cut=not complete, interrupted=interrupted)
+            self.failure = self._conservation_fault(columns)
+        cut = not complete or self.failure is not None
+        facts = self._run_facts(wall_time_ms, cut=cut, interrupted=interrupted)
         result = ReplayResult(
             summary=summarize(self.collector, facts),
             columns=columns,
@@ -252,21 +253,22 @@ class _Run:
 
     # -- the end ------------------------------------------------------------------------------------
 
-    def _check_conservation(self, columns: Mapping[str, Any]) -> None:
-        """Every row arrived and ended, and every block is free or cached.
+    def _gauges(self) -> Sequence[Sequence[int]]:
+        """(active, inactive blocks, running, waiting) of each rank."""
+        return self.collector.gauges().tolist()  # type: ignore[no-any-return]
 
-        Raises:
-            InvariantError: with the requests that are left and what each rank holds.
-        """
+    def _conservation_fault(self, columns: Mapping[str, Any]) -> InvariantError | None:
+        """None when every row arrived and ended and every block is free or cached; else who is left, what is held."""
         left = [int(row) for row in (columns["status"] < COMPLETED).nonzero()[0][:20]]
-        gauges = self.collector.gauges()
+        gauges = self._gauges()
         held = [tuple(int(x) for x in rank) for rank in gauges if rank[0] or rank[2] or rank[3]]
         missing = self._facts.num_rows - len(columns["status"])
         if left or held or missing:
-            raise InvariantError(
+            return InvariantError(
                 f"the run ended with {missing + len(left)} requests neither ended nor cut (rows {left}); "
                 f"ranks that still hold something (active, inactive blocks, running, waiting): {held}"
             )
+        return None
 
     def _run_facts(self, wall_time_ms: float, *, cut: bool, interrupted: bool) -> RunFacts:
         options, trace = self._options, self._facts
@@ -303,7 +305,7 @@ class _Run:
 
 def _text_of(failure: Exception) -> str:
     """The core's own errors speak for themselves; a user's model is named by its exception."""
-    return str(failure) if isinstance(failure, EngineError | CommandError) else repr(failure)
+    return str(failure) if isinstance(failure, EngineError | CommandError | InvariantError) else repr(failure)
 
 
 def _router(engine: EngineConfig, options: ReplayOptions, facts: TraceFacts) -> KvRouter | None:
