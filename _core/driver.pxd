@@ -50,7 +50,7 @@ cdef struct Reply:
 cdef class Machine:
     cdef readonly Engine engine
     cdef readonly EventBuffer out        # events to publish, in order; the shell empties it
-    cdef EventBuffer boundary_events     # what the last BOUNDARY_APPLY returned instead of publishing
+    cdef readonly EventBuffer boundary_events   # what the last BOUNDARY_APPLY returned instead of publishing
     cdef readonly int phase
     cdef bint publishing                 # events of the last step are not yet on the lane
     cdef bint half_published             # it stopped like that: their commands are not acknowledged

@@ -26,6 +26,7 @@ class Step(NamedTuple):
 class Machine:
     engine: Engine
     out: EventBuffer
+    boundary_events: EventBuffer
     phase: int
     engine_ms: float
     carried_ms: float

@@ -1,0 +1,17 @@
+"""Errors of the live boundary. Decides nothing; what is raised when stands with the methods that raise it."""
+
+from __future__ import annotations
+
+from mocker_replay.errors import MockerReplayError
+
+
+class LiveError(MockerReplayError):
+    """A live engine cannot do what it was asked to."""
+
+
+class NotRunning(LiveError):
+    """The engine was shut down, dropped, or failed."""
+
+
+class AlreadyActive(LiveError):
+    """The client id belongs to a request that has not ended."""

@@ -1,0 +1,143 @@
+"""What goes into a live engine and what comes out of it: requests, signals, admissions.
+
+Decides how a prompt becomes block identities. Never decides when anything happens. Source: boundary specification,
+sections 2, 3 and 5.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mocker_replay.identity import deterministic_output_tokens
+from mocker_replay.live.errors import LiveError
+
+MAX_TOKENS = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One request to a live engine.
+
+    Either `prompt` (token ids), or `input_tokens` with `hash_ids`: identities of its blocks of `trace_block_size` tokens,
+    a partial last one included, as in a Mooncake trace.
+    """
+
+    prompt: Sequence[int] | None = None
+    input_tokens: int | None = None  # [tokens]
+    hash_ids: Sequence[int] = ()
+    max_output_tokens: int = 1  # [tokens]
+    output_ids: Sequence[int] | None = None  # planned output tokens; their number is the output length
+    client_id: uuid.UUID | None = None  # the caller's name for it; a fresh one where none is given
+
+    @property
+    def effective_output_tokens(self) -> int:
+        """Output tokens this request will get [tokens]."""
+        return self.max_output_tokens if self.output_ids is None else len(self.output_ids)
+
+
+class Prompt(NamedTuple):
+    """A prompt as the engine knows it."""
+
+    input_tokens: int
+    hash_ids: tuple[int, ...]
+
+
+def prompt_of(request: GenerateRequest, trace_block_size: int) -> Prompt:
+    """Length and block identities of a request's prompt.
+
+    Raises:
+        LiveError: both or none of the two forms are given, or they do not fit each other.
+    """
+    if (request.prompt is None) == (request.input_tokens is None):
+        raise LiveError("a request needs either prompt or input_tokens with hash_ids")
+    if request.prompt is not None:
+        if request.hash_ids:
+            raise LiveError("hash_ids go with input_tokens; the blocks of a prompt of token ids are named by content")
+        return Prompt(len(request.prompt), _content_ids(request.prompt, trace_block_size))
+    assert request.input_tokens is not None
+    needed = -(-request.input_tokens // trace_block_size)
+    if not 1 <= request.input_tokens <= MAX_TOKENS:
+        raise LiveError(f"input_tokens must lie in 1..{MAX_TOKENS} (got {request.input_tokens})")
+    if len(request.hash_ids) < needed:
+        raise LiveError(
+            f"hash_ids must name {needed} blocks of {trace_block_size} tokens for {request.input_tokens} input tokens "
+            f"(got {len(request.hash_ids)})"
+        )
+    return Prompt(request.input_tokens, tuple(request.hash_ids[:needed]))
+
+
+def _content_ids(tokens: Sequence[int], block_size: int) -> tuple[int, ...]:
+    """One identity a block, from its tokens alone: equal blocks after equal blocks are the same prefix."""
+    from xxhash import xxh3_64_intdigest
+
+    if not tokens:
+        raise LiveError("a prompt has at least one token")
+    if min(tokens) < 0 or max(tokens) >= 2**32:
+        raise LiveError("token ids of a prompt must lie in 0..2**32-1")
+    packed = struct.pack(f"<{len(tokens)}I", *tokens)
+    step = 4 * block_size
+    return tuple(xxh3_64_intdigest(packed[at : at + step]) for at in range(0, len(packed), step))
+
+
+class TokenPlan:
+    """Output token ids of one request by position: those it planned, else ones that follow from its name."""
+
+    __slots__ = ("_name", "_planned")
+
+    def __init__(self, planned: Sequence[int] | None, name: str) -> None:
+        self._planned = planned
+        self._name = name
+
+    def token_id(self, position: int) -> int:
+        """Token id at a position from 0."""
+        if self._planned is not None:
+            return self._planned[position]
+        return deterministic_output_tokens(0, self._name, 1, first=position)[0]
+
+    def packed(self, first: int, stop: int) -> bytes:
+        """Tokens first..stop as little-endian 32-bit words, for the hashes of generated blocks."""
+        if self._planned is not None:
+            tokens = list(self._planned[first:stop])
+        else:
+            tokens = deterministic_output_tokens(0, self._name, stop - first, first=first)
+        return struct.pack(f"<{len(tokens)}I", *tokens)
+
+
+class OutputSignal(NamedTuple):
+    """One output as the scheduler knows it: by its own id of the request."""
+
+    scheduler_id: int
+    position: int | None  # of the token, from 0; None for an end without a token
+    completed: bool  # the last signal of its request
+    reason: str | None  # why it ended: output_length, model_len, prompt_over_pool, ...
+    t_ms: float  # modelled time
+
+
+class Signal(NamedTuple):
+    """One output as the caller sees it."""
+
+    client_id: uuid.UUID
+    position: int | None  # of the token, from 0; None for an end without a token (rejected, failed, zero output)
+    completed: bool  # the last signal of its request
+    reason: str | None  # with `completed`: output_length, model_len, prompt_over_pool, ...
+    t_ms: float  # modelled time
+    observed_ms: float  # measured time since the engine's start
+    plan: Callable[[int], int]
+
+    @property
+    def token_id(self) -> int | None:
+        """The output token; None for an end without one."""
+        return None if self.position is None else self.plan(self.position)
+
+
+class Admission(NamedTuple):
+    """A request entered the running set."""
+
+    client_id: uuid.UUID
+    reused_tokens: int  # found in the prefix cache [tokens]
+    t_ms: float  # modelled time
+    observed_ms: float  # measured time since the engine's start

@@ -1,0 +1,127 @@
+"""The boundary of a completed pass: until its owner finishes it, the driver reads no lane and starts nothing.
+
+Decides only who may ask what when; the machine answers. Source: driver specification, section 8.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import NamedTuple
+
+from mocker_replay._core.lanes import Command
+from mocker_replay.shells.published import EventRecord
+
+
+class BoundaryClosed(RuntimeError):
+    """The driver stopped: it took no further request, or did not answer one it had taken."""
+
+
+class BoundaryOutcome(NamedTuple):
+    """Answer to a command that was applied through a boundary; its records are the caller's to publish."""
+
+    ok: bool
+    text: str  # "applied", "noop", "submitted", or why it was refused
+    records: list[EventRecord]  # internal work that was due, then the command
+    words: list[int]
+
+
+class BoundaryRequest:
+    """What the owner asks; one at a time."""
+
+    __slots__ = ("answer", "command", "kind")
+
+    def __init__(self, kind: str, command: Command | None, answer: asyncio.Future[BoundaryOutcome | None]) -> None:
+        self.kind = kind  # "apply" or "finish"
+        self.command = command
+        self.answer = answer
+
+
+class BoundarySlot:
+    """The shell's side: at most one request, and whether the owner let go."""
+
+    def __init__(self, notify: Callable[[], None]) -> None:
+        self.request: BoundaryRequest | None = None
+        self.dropped = False
+        self.closed = False
+        self._notify = notify
+
+    def ask(self, request: BoundaryRequest) -> None:
+        if self.closed:
+            raise BoundaryClosed("boundary closed")
+        if self.request is not None:
+            raise RuntimeError("the boundary is busy with an earlier request")
+        self.request = request
+        self._notify()
+
+    def drop(self) -> None:
+        self.dropped = True
+        self._notify()
+
+    def close(self, text: str) -> None:
+        """The driver has moved on or stopped; whoever still waits is told."""
+        self.closed = True
+        if self.request is not None and not self.request.answer.done():
+            self.request.answer.set_exception(BoundaryClosed(text))
+            self.request.answer.exception()  # an owner that went away does not look at it
+        self.request = None
+
+
+def _report_drop(slot: BoundarySlot, loop: asyncio.AbstractEventLoop) -> None:
+    """Runs wherever the collector finds the object, also after the loop was closed."""
+    if not slot.closed and not loop.is_closed():
+        loop.call_soon_threadsafe(slot.drop)
+
+
+class Boundary:
+    """Handed out with every completed pass; `finish` it, or use it as `async with`.
+
+    Leaving the block with an exception drops the boundary, which stops the driver with an error.
+    """
+
+    def __init__(self, slot: BoundarySlot) -> None:
+        self._slot = slot
+        self._finalizer = weakref.finalize(self, _report_drop, slot, asyncio.get_running_loop())
+        self._finalizer.atexit = False
+
+    async def apply(self, command: Command) -> BoundaryOutcome:
+        """Apply a command at the boundary; any number of times, one after the other.
+
+        Raises:
+            BoundaryClosed: the driver stopped.
+        """
+        outcome = await self._ask("apply", command)
+        assert outcome is not None, "only a finish has no outcome"
+        return outcome
+
+    async def finish(self) -> None:
+        """Let the driver go on; resolves when it has acknowledged.
+
+        Raises:
+            BoundaryClosed: the driver stopped.
+        """
+        self._finalizer.detach()
+        await self._ask("finish", None)
+
+    def drop(self) -> None:
+        """Let go without finishing: a driver error, unless the driver is being stopped."""
+        if self._finalizer.detach() is not None and not self._slot.closed:
+            self._slot.drop()
+
+    async def _ask(self, kind: str, command: Command | None) -> BoundaryOutcome | None:
+        answer: asyncio.Future[BoundaryOutcome | None] = asyncio.get_running_loop().create_future()
+        self._slot.ask(BoundaryRequest(kind, command, answer))
+        return await answer
+
+    async def __aenter__(self) -> Boundary:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.finish()
+        else:
+            self.drop()

@@ -1,0 +1,411 @@
+"""The realtime shell: one driver machine against a clock, in an asyncio loop. It waits; the machine decides.
+
+Decides which of the wanted stimuli are there, always looking in the machine's order of priority and never trusting
+which wait ended first. Knows no rule of scheduling or time. Source: driver specification, sections 2 to 4, 8, 9 and 11.1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+from mocker_replay._core.driver import Machine, Step
+from mocker_replay._core.event_buffer import EventBuffer
+from mocker_replay._core.lanes import Command
+from mocker_replay.errors import MockerReplayError
+from mocker_replay.shells.boundary import Boundary, BoundaryOutcome, BoundarySlot
+from mocker_replay.shells.clock import Clock, Timer
+from mocker_replay.shells.lanes import BoundedLane
+from mocker_replay.shells.published import Published, read_records, split_events
+from mocker_replay.shells.readings import Directed, Measured, Readings
+from mocker_replay.shells.tokens import CancelToken
+
+# Steps in a row without giving other tasks of the loop a turn; a machine that never waits must not own the thread.
+_STEPS_PER_TURN: Final = 64
+
+OnReply = Callable[[bool, str], None]  # (ok, text): the machine's acknowledgement
+
+
+class DriverError(MockerReplayError):
+    """A driver stopped for a reason other than being told to."""
+
+
+class Given(NamedTuple):
+    """One step as the machine was given it; a list of them reproduces a run bit for bit."""
+
+    stimulus: str
+    reading_ms: float
+    command: Command | None
+    num_cancels: int
+    num_commands: int
+
+
+class Observer(Protocol):
+    """Sees every step before its records are forgotten."""
+
+    def stepped(self, given: Given, deadline_ms: float | None, wall_ms: float, events: EventBuffer) -> None:
+        """A step was taken.
+
+        Args:
+            deadline_ms: of the timer, for a timer's step. wall_ms: the measured clock.
+            events: what the step put out, whole groups; empty for most steps.
+        """
+
+
+class Queued(NamedTuple):
+    """A command on a control lane."""
+
+    command: Command
+    stamp_ms: float | None  # its nominal time
+
+
+class Hold(enum.Enum):
+    """What a directed shell may do."""
+
+    FREE = 0  # everything, when the clock says so
+    HELD = 1  # nothing
+    BOUNDARY = 2  # everything except finishing a boundary
+
+
+class RealtimeShell:
+    """Drives one machine.
+
+    Args:
+        machine: driven by this shell alone.
+        clock: monotonic time and timers.
+        control_capacity: places on each of the two control lanes; None for no bound. event_capacity: the same of the
+            event lane.
+        token: stops the driver orderly.
+        readings: the time a step is given; `Directed` leaves it to the caller of `move` to say when.
+        observer: sees every step.
+        origin_ns: clock reading that counts as 0.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        clock: Clock,
+        *,
+        control_capacity: int | None = 64,
+        event_capacity: int | None = 64,
+        token: CancelToken | None = None,
+        readings: Readings | None = None,
+        observer: Observer | None = None,
+        origin_ns: int | None = None,
+        clear_events: Callable[[], None] | None = None,
+    ) -> None:
+        self.machine = machine
+        self.token = token or CancelToken()
+        self.cancels: BoundedLane[Queued] = BoundedLane(control_capacity, on_item=self._notify)
+        self.commands: BoundedLane[Queued] = BoundedLane(control_capacity, on_item=self._notify)
+        self.events: BoundedLane[Published] = BoundedLane(event_capacity, on_space=self._notify)
+        self.stopped = False
+        self.error: str | None = None
+        self.origin_ns = clock.now_ns() if origin_ns is None else origin_ns
+        self._clock = clock
+        self.readings: Readings = readings or Measured()
+        self._observer = observer
+        self._clear_events = clear_events or machine.out.clear
+        self._hold = Hold.HELD if isinstance(self.readings, Directed) else Hold.FREE
+        self._wants = machine.wants()
+        self._pass_ms: float | None = None
+        self._internal_ms: float | None = None
+        self._outbox: deque[Published] = deque()
+        self._slot: BoundarySlot | None = None
+        self._replies: dict[int, OnReply] = {}
+        self._wake: asyncio.Future[None] | None = None
+        self._noted = False  # something changed since the last look
+        self._had_turn = True  # an overdue pass end is taken after one turn of the loop, never at once
+        self._pass_timer: Timer = clock.timer(self._notify)
+        self._internal_timer: Timer = clock.timer(self._notify)
+        self._armed: dict[Timer, int | None] = {self._pass_timer: None, self._internal_timer: None}
+        self.token.on_cancel(self._notify)
+
+    def wall_ms(self) -> float:
+        """Measured time since the origin [ms]."""
+        return max(0.0, (self._clock.now_ns() - self.origin_ns) / 1e6)
+
+    def expect_reply(self, command_id: int, on_reply: OnReply) -> None:
+        """Call `on_reply` when the machine answers this command, or when it never will."""
+        if self.stopped:
+            on_reply(False, "engine stopped before acknowledging")
+        else:
+            self._replies[command_id] = on_reply
+
+    def forget_reply(self, command_id: int) -> None:
+        """Nobody waits for the answer any more."""
+        self._replies.pop(command_id, None)
+
+    # -- running ------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Drive the machine until it stops.
+
+        A cancelled task stops the driver orderly first.
+
+        Raises:
+            DriverError: it stopped with an error.
+        """
+        try:
+            if self._hold is Hold.FREE:
+                await self._until_stopped()
+            else:
+                await self.token.wait()
+                self._hold = Hold.FREE
+                await self._until_stopped()
+        except asyncio.CancelledError:
+            self.token.cancel()
+            while not self.stopped and self._take():
+                pass
+            raise
+        finally:
+            self._close()
+        if self.error is not None:
+            raise DriverError(self.error)
+
+    async def move(self, now_ms: float, *, hold_boundary: bool) -> None:
+        """Let a directed machine run at one instant until it has to wait and its consumer has dealt with everything.
+
+        Args:
+            hold_boundary: stop when the consumer wants to finish the boundary of a pass.
+        """
+        assert isinstance(self.readings, Directed), "only a directed shell is moved"
+        self.readings.now_ms = now_ms
+        self._hold = Hold.BOUNDARY if hold_boundary else Hold.FREE
+        while not self.stopped and not self.token.cancelled:
+            await self._take_all()
+            if self._is_settled():
+                break
+            await self._wait()
+        self._hold = Hold.HELD
+
+    async def _until_stopped(self) -> None:
+        while True:
+            await self._take_all()
+            if self.stopped:
+                return
+            if self._is_overdue():
+                await asyncio.sleep(0)
+                self._had_turn = True
+                continue
+            self._arm_timers()
+            await self._wait()
+
+    async def _take_all(self) -> None:
+        """Take what is there, giving other tasks a turn now and then."""
+        taken = 0
+        while self._take():
+            taken += 1
+            if "yielded" in self._wants or taken % _STEPS_PER_TURN == 0:
+                await asyncio.sleep(0)
+
+    def _is_settled(self) -> bool:
+        """Nothing is under way: the machine waits for time or for a command, or its boundary is being held."""
+        if self._outbox or self.events.unsettled:
+            return False
+        if self.machine.phase_name != "at_boundary":
+            return True
+        return self._hold is Hold.BOUNDARY and self._slot is not None and self._slot.request is not None
+
+    def _is_overdue(self) -> bool:
+        """A pass end has been reached and waits only for its turn of the loop."""
+        return (
+            not self._had_turn
+            and self._pass_ms is not None
+            and "pass_timer" in self._wants
+            and self.readings.due(self._pass_ms, self.wall_ms())
+        )
+
+    # -- waiting ------------------------------------------------------------------------------------
+
+    def _notify(self) -> None:
+        self._noted = True
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    async def _wait(self) -> None:
+        """Until something changes."""
+        if self._noted:
+            await asyncio.sleep(0)
+        else:
+            self._wake = asyncio.get_running_loop().create_future()
+            try:
+                await self._wake
+            finally:
+                self._wake = None
+        self._noted = False
+        self._had_turn = True
+
+    def _arm_timers(self) -> None:
+        self._arm(self._pass_timer, self._pass_ms if "pass_timer" in self._wants else None)
+        self._arm(self._internal_timer, self._internal_ms if "internal_timer" in self._wants else None)
+
+    def _arm(self, timer: Timer, deadline_ms: float | None) -> None:
+        deadline_ns = None if deadline_ms is None else self.origin_ns + deadline_ns_of(deadline_ms)
+        if deadline_ns is None:
+            if self._armed[timer] is not None:
+                timer.disarm()
+        elif deadline_ns != self._armed[timer] or self._clock.now_ns() >= deadline_ns:
+            timer.arm(deadline_ns)
+        self._armed[timer] = deadline_ns
+
+    # -- stimuli ------------------------------------------------------------------------------------
+
+    def _take(self) -> bool:
+        """Give the machine the first wanted stimulus that is there; False when none is."""
+        if self._hold is Hold.HELD or self.stopped:
+            return False
+        wall_ms = self.wall_ms()
+        for stimulus in self._wants:
+            if self._is_there(stimulus, wall_ms):
+                self._give(stimulus, wall_ms)
+                return True
+        return False
+
+    def _is_there(self, stimulus: str, wall_ms: float) -> bool:
+        if stimulus == "cancel":
+            return self.token.cancelled
+        if stimulus == "cancel_item":
+            return len(self.cancels) > 0
+        if stimulus == "command_item":
+            return len(self.commands) > 0
+        if stimulus == "pass_timer":
+            return self._had_turn and self._pass_ms is not None and self.readings.due(self._pass_ms, wall_ms)
+        if stimulus == "internal_timer":
+            return self._internal_ms is not None and self.readings.due(self._internal_ms, wall_ms)
+        if stimulus == "published":
+            return self._is_published()
+        if stimulus == "publish_closed":
+            return self.events.reader_gone
+        if stimulus.startswith("boundary_"):
+            return self._boundary_stimulus() == stimulus
+        if stimulus == "cancel_lane_closed":
+            return self.cancels.closed
+        if stimulus == "command_lane_closed":
+            return self.commands.closed
+        return True  # go, yielded, lane_counts and, behind its items, lane_empty
+
+    def _is_published(self) -> bool:
+        if self.events.reader_gone:
+            return False
+        while self._outbox and self.events.try_send(self._outbox[0]):
+            self._outbox.popleft()
+        return not self._outbox and not (self.readings.settles and self.events.unsettled)
+
+    def _boundary_stimulus(self) -> str | None:
+        slot = self._slot
+        if slot is None:
+            return None
+        if slot.request is None:
+            return "boundary_dropped" if slot.dropped else None
+        if slot.request.kind == "finish" and self._hold is Hold.BOUNDARY:
+            return None
+        return f"boundary_{slot.request.kind}"
+
+    def _give(self, stimulus: str, wall_ms: float) -> None:
+        command: Command | None = None
+        counts = (0, 0)
+        nominal_ms: float | None = None
+        if stimulus in ("cancel_item", "command_item"):
+            lane = self.cancels if stimulus == "cancel_item" else self.commands
+            command, nominal_ms = lane.take_nowait()
+            lane.done()
+        elif stimulus == "boundary_apply":
+            assert self._slot is not None
+            assert self._slot.request is not None
+            command = self._slot.request.command
+        elif stimulus == "lane_counts":
+            counts = (len(self.cancels), len(self.commands))
+        elif stimulus == "pass_timer":
+            nominal_ms = self._pass_ms
+        elif stimulus == "internal_timer":
+            nominal_ms = self._internal_ms
+        given = Given(stimulus, self.readings.reading(wall_ms, nominal_ms), command, *counts)
+        step = self.machine.step(
+            stimulus, given.reading_ms, command=command, num_cancels=counts[0], num_commands=counts[1]
+        )
+        self._after(given, step, nominal_ms if command is None else None, wall_ms)
+
+    def _after(self, given: Given, step: Step, deadline_ms: float | None, wall_ms: float) -> None:
+        """What a step asks of its shell."""
+        applied = given.stimulus == "boundary_apply"
+        if self._observer is not None:
+            events = self.machine.boundary_events if applied else self.machine.out
+            self._observer.stepped(given, deadline_ms, wall_ms, events)
+        if step.events:
+            self._outbox.extend(split_events(self.machine.out, self._open_boundary))
+        self._clear_events()
+        self._wants = step.wants
+        if step.pass_deadline_ms is not None and self._pass_ms is None:
+            self._had_turn = isinstance(self.readings, Directed)
+        self._pass_ms, self._internal_ms = step.pass_deadline_ms, step.internal_deadline_ms
+        for command_id, ok, text in step.replies:
+            self._answer(command_id, ok, text)
+        if step.boundary_reply is not None and self._slot is not None:
+            self._answer_boundary(step.boundary_reply, step)
+        if step.stopped:
+            self.error = step.error
+            self._close()
+
+    def _answer(self, command_id: int, ok: bool, text: str) -> None:
+        on_reply = self._replies.pop(command_id, None)
+        if on_reply is not None:
+            on_reply(ok, text)
+
+    # -- boundaries ---------------------------------------------------------------------------------
+
+    def _open_boundary(self) -> Boundary:
+        self._slot = BoundarySlot(self._notify)
+        return Boundary(self._slot)
+
+    def _answer_boundary(self, reply: tuple[int, bool, str] | str, step: Step) -> None:
+        slot = self._slot
+        assert slot is not None
+        assert slot.request is not None
+        answer = slot.request.answer
+        if isinstance(reply, str):
+            slot.request = None
+            slot.close("boundary closed")
+            self._slot = None
+            if not answer.done():
+                answer.set_result(None)
+            return
+        if step.stopped:
+            slot.close("stopped while applying")
+            return
+        slot.request = None
+        if not answer.done():
+            records, words = read_records(self.machine.boundary_events)
+            answer.set_result(BoundaryOutcome(reply[1], reply[2], records, words))
+
+    # -- the end ------------------------------------------------------------------------------------
+
+    def _close(self) -> None:
+        """The machine has stopped, or its task is gone: nobody may be left waiting."""
+        if self.stopped:
+            return
+        self.stopped = True
+        self._outbox.clear()
+        self._pass_timer.close()
+        self._internal_timer.close()
+        self.cancels.close_reader()
+        self.commands.close_reader()
+        self.events.close()
+        if self._slot is not None:
+            self._slot.close("engine stopped before acknowledging")
+            self._slot = None
+        for command_id in list(self._replies):
+            self._answer(command_id, False, "engine stopped before acknowledging")
+        self._notify()
+
+
+def deadline_ns_of(ms: float) -> int:
+    """Nanoseconds of a deadline [ms], rounded up so that a reading at it is never below it."""
+    if not math.isfinite(ms):
+        raise ValueError(f"a deadline must be finite, got {ms}")
+    ns = math.ceil(max(ms, 0.0) * 1e6)
+    return ns if ns / 1e6 >= ms else ns + 1

@@ -1,0 +1,134 @@
+"""Cancel tokens and latest-value watches: state that many may look at and nobody can miss.
+
+Decides nothing. A token is level-triggered, unlike the cancellation of a task, which hits whatever await it finds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class CancelToken:
+    """Once cancelled it stays so, and so do its children; a child's cancellation does not reach the parent."""
+
+    def __init__(self, parent: CancelToken | None = None) -> None:
+        self._cancelled = False
+        self._callbacks: dict[int, Callable[[], None]] = {}
+        self._next_key = 0
+        self._parent = parent
+        self._parent_key = -1
+        if parent is not None:
+            if parent.cancelled:
+                self._cancelled = True
+            else:
+                self._parent_key = parent.on_cancel(self.cancel)
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def child(self) -> CancelToken:
+        """A token that is cancelled with this one, or alone."""
+        return CancelToken(self)
+
+    def cancel(self) -> None:
+        """Fire; every callback is called once, in the order of registration."""
+        if self._cancelled:
+            return
+        self._cancelled = True
+        if self._parent is not None:
+            self._parent.forget(self._parent_key)
+        callbacks, self._callbacks = self._callbacks, {}
+        for callback in callbacks.values():
+            callback()
+
+    def on_cancel(self, callback: Callable[[], None]) -> int:
+        """Call `callback` when the token fires, at once if it has; the key is for `forget`."""
+        key = self._next_key
+        self._next_key += 1
+        if self._cancelled:
+            callback()
+        else:
+            self._callbacks[key] = callback
+        return key
+
+    def forget(self, key: int) -> None:
+        """Drop a callback."""
+        self._callbacks.pop(key, None)
+
+    async def wait(self) -> None:
+        """Until the token fires."""
+        if self._cancelled:
+            return
+        fired: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        key = self.on_cancel(lambda: fired.done() or fired.set_result(None))
+        try:
+            await fired
+        finally:
+            self.forget(key)
+
+
+class WatchClosed(Exception):
+    """The writer of a watch is gone."""
+
+
+class Watch(Generic[T]):
+    """A latest value with a version: readers may miss values in between, never the last one."""
+
+    def __init__(self, value: T) -> None:
+        self._value = value
+        self._version = 0
+        self._closed = False
+        self._waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def value(self) -> T:
+        return self._value
+
+    @property
+    def version(self) -> int:
+        """Changes with every value set."""
+        return self._version
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def set(self, value: T) -> None:
+        """A new latest value."""
+        self._value = value
+        self._version += 1
+        self._wake()
+
+    def close(self) -> None:
+        """There will be no further value."""
+        self._closed = True
+        self._wake()
+
+    async def changed(self, since: int) -> int:
+        """Until the version differs from `since`; returns it.
+
+        Raises:
+            WatchClosed: the writer is gone and nothing newer than `since` is there.
+        """
+        while self._version == since:
+            if self._closed:
+                raise WatchClosed
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+        return self._version
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
