@@ -6,7 +6,7 @@ Never decides: whether names are unique; the trace reader does.
 cimport cython
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from .float_text cimport INT64_TEXT_MAX, write_int64
 
@@ -20,23 +20,20 @@ cdef class RequestNames:
 
     def __dealloc__(self):
         free(self.arena)
-        free(self.offsets)
+        free(self.starts)
+        free(self.sizes)
 
     cdef bint has(self, int32_t request) noexcept nogil:
-        return 0 <= request < self.num_rows and self.offsets[request + 1] > self.offsets[request]
+        return 0 <= request < self.num_rows and self.sizes[request] > 0
 
     cdef char* write(self, int32_t request, char* out) noexcept nogil:
         """Write the quoted name (null for no request) and return the end; room for `longest` bytes is needed."""
-        cdef int64_t start
-        cdef Py_ssize_t size
         if request < 0:
             memcpy(out, b"null", 4)
             return out + 4
         if self.has(request):
-            start = self.offsets[request]
-            size = self.offsets[request + 1] - start
-            memcpy(out, self.arena + start, size)
-            return out + size
+            memcpy(out, self.arena + self.starts[request], self.sizes[request])
+            return out + self.sizes[request]
         out[0] = 34
         out[1] = 114
         out += 2 + write_int64(request, out + 2)
@@ -44,42 +41,48 @@ cdef class RequestNames:
         return out + 1
 
     def add(self, Py_ssize_t first_row, names):
-        """Register the names of the rows from `first_row` on; None leaves a row its default name.
+        """Register the names of the rows from `first_row` on, in any order of rows; None leaves a row its default name.
 
         Raises:
-            ValueError: `first_row` is before the end of what is registered, or a name is no valid Unicode.
+            ValueError: a row has a name already, or a name is no valid Unicode; nothing was registered.
         """
         cdef Py_ssize_t row, size
         cdef bytes text
-        if first_row < self.num_rows:
-            raise ValueError(f"names of rows from {first_row} on: rows up to {self.num_rows - 1} are registered already")
         if all(name is None for name in names):
             return
         escaped = [b"" if name is None else _escape(name, first_row + i) for i, name in enumerate(names)]
+        for row, text in enumerate(escaped, first_row):
+            if text and self.has(row):
+                raise ValueError(f"request name of row {row}: it is called {self.text(row).decode()} already")
         self._reserve(first_row + len(escaped), sum(map(len, escaped)))
-        for row in range(self.num_rows, first_row):     # rows skipped have no name of their own
-            self.offsets[row + 1] = self.offsets[row]
         for row, text in enumerate(escaped, first_row):
             size = len(text)
-            memcpy(self.arena + self.offsets[row], <char*>text, size)
-            self.offsets[row + 1] = self.offsets[row] + size
-            self.longest = max(self.longest, size)
-        self.num_rows = first_row + len(escaped)
+            if size > 0:
+                memcpy(self.arena + self.arena_used, <char*>text, size)
+                self.starts[row], self.sizes[row] = self.arena_used, size
+                self.arena_used += size
+                self.longest = max(self.longest, size)
 
-    cdef int _reserve(self, Py_ssize_t rows, Py_ssize_t arena) except -1:
-        cdef Py_ssize_t used = self.offsets[self.num_rows] if self.offsets is not NULL else 0
+    cdef int _reserve(self, Py_ssize_t rows, Py_ssize_t num_bytes) except -1:
+        """Room for rows before `rows` and for so many more bytes; rows that are new have no name."""
         cdef Py_ssize_t wanted
         cdef void* grown
-        if self.offsets is NULL or rows > self.row_capacity:
+        if rows > self.row_capacity:
             wanted = max(rows, self.row_capacity + self.row_capacity // 2)
-            grown = realloc(self.offsets, (wanted + 1) * sizeof(int64_t))
+            grown = realloc(self.starts, wanted * sizeof(int64_t))
             if grown is NULL:
                 raise MemoryError(f"names of {wanted} requests")
-            self.offsets = <int64_t*>grown
-            self.offsets[self.num_rows] = used
+            self.starts = <int64_t*>grown
+            grown = realloc(self.sizes, wanted * sizeof(int64_t))
+            if grown is NULL:
+                raise MemoryError(f"names of {wanted} requests")
+            self.sizes = <int64_t*>grown
             self.row_capacity = wanted
-        if used + arena > self.arena_capacity:
-            wanted = max(used + arena, self.arena_capacity + self.arena_capacity // 2)
+        if rows > self.num_rows:
+            memset(&self.sizes[self.num_rows], 0, (rows - self.num_rows) * sizeof(int64_t))
+            self.num_rows = rows
+        if self.arena_used + num_bytes > self.arena_capacity:
+            wanted = max(self.arena_used + num_bytes, self.arena_capacity + self.arena_capacity // 2)
             grown = realloc(self.arena, wanted)
             if grown is NULL:
                 raise MemoryError(f"{wanted} bytes of request names")

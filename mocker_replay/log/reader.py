@@ -1,7 +1,8 @@
 """An event log being read back, a block at a time.
 
 Decides: whether a log is whole and true to its footer. Never decides what its events mean; the checker does.
-A log without a footer was truncated, whatever else is right about it.
+A log without a footer was truncated, whatever else is right about it. What a realtime log says about the clock is
+handed on and otherwise not looked at: the footer speaks of the lines without it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from mocker_replay.errors import UsageError
 from mocker_replay.events import EVENT_SCHEMA
 from mocker_replay.log.compression import CHUNK_BYTES, READ_ERRORS, open_decoder
 from mocker_replay.log.digest import EventDigest
+from mocker_replay.log.wall import bare_lines
 
 _HEADER_START = b'{"event":"header"'
 _FOOTER_START = b'{"event":"footer"'
@@ -57,8 +59,13 @@ class EventLogReader:
             self.close()
             raise
 
+    @property
+    def is_realtime(self) -> bool:
+        """Whether lines may carry the key `wall`."""
+        return "wall" in self.header
+
     def blocks(self) -> Iterator[bytes]:
-        """Whole event lines, many at a time; ends after the footer was read and found true.
+        """Whole event lines as they stand, many at a time; ends after the footer was read and found true.
 
         Raises:
             LogError: the log is truncated, damaged, or says something else than its footer.
@@ -152,7 +159,7 @@ class EventLogReader:
         return block.find(b"\n" + _FOOTER_START) + 1 or -1
 
     def _count(self, block: bytes) -> bytes:
-        self._digest.update(block)
+        self._digest.update(bare_lines(block) if self.is_realtime else block)
         self.num_events += block.count(b"\n")
         return block
 

@@ -1,13 +1,14 @@
 """An event log being written: header, event lines, footer.
 
 Decides: what header and footer say and when the log counts as whole. Never decides what happened: lines come from
-the encoder, bytes go through an output that appears only when the footer is written.
+the encoder, bytes go through an output that appears only when the footer is written. What a realtime run says about
+the clock is put behind a line; counts and digest do not see it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -18,6 +19,7 @@ from mocker_replay._core.log_encoder import LogEncoder
 from mocker_replay.events import EVENT_SCHEMA, EventLevel, LogEvent, RunEnd
 from mocker_replay.log.compression import Sink, open_encoder
 from mocker_replay.log.digest import EventDigest
+from mocker_replay.log.wall import with_wall
 from mocker_replay.outputs import Output, open_output
 
 HEADER_KEYS = ("clock", "trace", "config", "options")
@@ -43,7 +45,8 @@ class EventLogWriter:
         Args:
             target: a path (compressed by its suffix, `-` is standard output), or a sink that stays the caller's.
             level: how much the log holds.
-            header: clock, trace, config and options, further keys after them; JSON values only.
+            header: clock, trace, config and options, further keys after them, `wall` as the last one; JSON values
+                only.
             num_workers: workers of the run.
             dp_size: attention-DP ranks of a worker.
 
@@ -80,23 +83,39 @@ class EventLogWriter:
         """Name the requests of the rows from `first_row` on; before any of them appears."""
         self._encoder.add_names(first_row, names)
 
-    def consume(self, events: EventBuffer) -> None:
-        """Write the lines of all records of `events`, which must hold whole groups."""
-        lines = self._encoder.encode(events)
-        if lines:
-            self._digest.update(lines)
-            self._write(lines)
+    def consume(self, events: EventBuffer, wall: bytes | Callable[[], bytes] | None = None) -> bool:
+        """Write the lines of all records of `events`, which must hold whole groups.
 
-    def close(self, *, cut: bool = False, interrupted: bool = False, stopped: bool = False) -> dict[str, Any]:
+        Args:
+            wall: what the first of these lines says about the clock, as the JSON text of an object, or what makes
+                that text; it is asked only if a line is written.
+
+        Returns:
+            Whether any line was written; the level may leave all of them out.
+        """
+        lines = self._encoder.encode(events)
+        if not lines:
+            return False
+        self._digest.update(lines)
+        if wall is not None:
+            first, rest = lines.split(b"\n", 1)
+            lines = with_wall(first, wall if isinstance(wall, bytes) else wall()) + b"\n" + rest
+        self._write(lines)
+        return True
+
+    def close(
+        self, *, cut: bool = False, interrupted: bool = False, stopped: bool = False, wall: bytes | None = None
+    ) -> dict[str, Any]:
         """Write the footer and make the log whole.
 
         Args:
             cut: the run ended at its time limit, with requests that are not terminal or rows that never arrived.
             interrupted: the user ended it.
             stopped: the engine could not go on.
+            wall: what the footer says about the clock, as the JSON text of an object.
 
         Returns:
-            The footer.
+            The footer, without `wall`.
         """
         if not self._open:
             raise ValueError("the event log is closed already")
@@ -109,7 +128,8 @@ class EventLogWriter:
             end = RunEnd.TIME_LIMIT
         counts = self._encoder.counts()
         footer = {"event": LogEvent.FOOTER, **counts, "end": end, "digest": self._digest.hexdigest()}
-        self._write(orjson.dumps(footer) + b"\n")
+        line = orjson.dumps(footer)
+        self._write((line if wall is None else with_wall(line, wall)) + b"\n")
         try:
             self._stream.close()
             if self._output is not None:
@@ -151,4 +171,7 @@ def _header_line(level: str, header: Mapping[str, Any]) -> bytes:
     if taken:
         raise ValueError(f"the writer sets {', '.join(sorted(taken))} in the header of an event log")
     first = {"event": LogEvent.HEADER, "schema": EVENT_SCHEMA, "level": level, **{k: header[k] for k in HEADER_KEYS}}
-    return orjson.dumps(first | dict(header)) + b"\n"
+    line = first | dict(header)
+    if "wall" in line:
+        line["wall"] = line.pop("wall")  # a key stands where it was first set
+    return orjson.dumps(line) + b"\n"

@@ -18,6 +18,7 @@ from mocker_replay.events import (
     TerminalReason,
     TerminalStatus,
 )
+from mocker_replay.log.wall import StepTaken, WallRecorder, bare_line, bare_lines, read_step, read_wall, with_wall
 from tests.support.event_stream import StreamMaker
 
 NUM_WORKERS, DP_SIZE = 3, 2
@@ -119,3 +120,51 @@ def test_a_lower_level_is_the_higher_one_with_lines_left_out(make: StreamMaker) 
         ]
         renumbered = [re.sub(rb'^\{"seq":\d+', b'{"seq":%d' % seq, line) for seq, line in enumerate(kept)]
         assert lines_of(make, level) == renumbered
+
+
+readings = st.floats(0.0, allow_infinity=False, allow_nan=False)
+plain_stimuli = st.sampled_from(["go", "published", "pass_timer", "yielded", "boundary_finish", "lane_empty"])
+cancel_stimuli = st.sampled_from(["cancel_item", "boundary_apply"])
+steps = st.tuples(st.integers(0, NUM_WORKERS - 1), plain_stimuli, readings).map(lambda taken: StepTaken(*taken)) | (
+    st.tuples(st.just(0), cancel_stimuli, readings, hashes, requests, st.booleans()).map(
+        lambda taken: StepTaken(*taken)
+    )
+)
+walls = st.tuples(readings, st.lists(steps, max_size=5), st.none() | st.tuples(readings, st.lists(hashes)))
+names = st.text(st.sampled_from('",\\wal{}:[]') | st.characters(codec="utf-8"), max_size=12) | st.just('","wall":{"')
+
+
+@given(streams(), st.lists(names, max_size=4), st.data())
+@settings(max_examples=150, deadline=None)
+def test_a_line_is_the_same_without_its_wall_whatever_is_in_it(
+    make: StreamMaker, named: list[str], data: st.DataObject
+) -> None:
+    encoder = LogEncoder("kv", NUM_WORKERS, DP_SIZE)
+    encoder.add_names(0, named)
+    bare = encoder.encode(make.buffer)
+    lines, kept = [], []
+    for line in bare.splitlines():
+        if data.draw(st.booleans()):
+            ms, taken, arrival = data.draw(walls)
+            recorder = WallRecorder()
+            for step in taken:
+                recorder.step(step)
+            if arrival is not None:
+                recorder.arrival(*arrival)
+            kept.append((ms, taken, arrival))
+            line = with_wall(line, recorder.text(ms))
+        else:
+            kept.append(None)
+        lines.append(line)
+    assert bare_lines(b"".join(line + b"\n" for line in lines)) == bare
+    for line, without, was in zip(lines, bare.splitlines(), kept, strict=True):
+        assert bare_line(line) == without
+        found, wall = read_wall(line)
+        assert found == without
+        assert (wall is None) == (was is None)
+        if wall is not None and was is not None:
+            assert was == (
+                wall["ms"],
+                [read_step(step) for step in wall.get("steps", [])],
+                (wall["planned_ms"], wall["hash_ids"]) if "hash_ids" in wall else None,
+            )

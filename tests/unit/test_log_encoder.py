@@ -88,16 +88,19 @@ def test_a_name_longer_than_any_line() -> None:
     assert rows[1]["ranks"][0]["admitted"] == [[name, 0]] * 3
 
 
-def test_names_are_added_in_row_order() -> None:
+def test_names_are_added_in_any_order_of_rows_and_once_each() -> None:
     names = RequestNames()
+    names.add(10, ["k"])
     names.add(0, ["a", "b"])
     names.add(2, [None, None])
-    names.add(10, ["k"])
     assert [names.text(row) for row in (0, 1, 2, 9, 10, 11, -1)] == [
         b'"a"', b'"b"', b'"r2"', b'"r9"', b'"k"', b'"r11"', b"null",
     ]  # fmt: skip
-    with pytest.raises(ValueError, match="rows up to 10 are registered already"):
-        names.add(10, ["again"])
+    with pytest.raises(ValueError, match='row 10: it is called "k" already'):
+        names.add(9, ["i", "again"])
+    assert names.text(9) == b'"r9"'
+    names.add(9, ["i", None])
+    assert (names.text(9), names.text(10)) == (b'"i"', b'"k"')
     with pytest.raises(ValueError, match="row 11"):
         names.add(11, ["\ud800"])
 
