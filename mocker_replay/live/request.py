@@ -22,8 +22,8 @@ MAX_TOKENS = 2**31 - 1
 class GenerateRequest:
     """One request to a live engine.
 
-    Either `prompt` (token ids), or `input_tokens` with `hash_ids`: identities of its blocks of `trace_block_size` tokens,
-    a partial last one included, as in a Mooncake trace.
+    Either `prompt` (token ids), or `input_tokens` with `hash_ids`: identities of its blocks of `trace_block_size`
+    tokens, a partial last one included, as in a Mooncake trace.
     """
 
     prompt: Sequence[int] | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from mocker_replay.live.errors import AlreadyActive, LiveError
 from mocker_replay.live.request import Signal, TokenPlan
@@ -146,8 +146,9 @@ class Route:
 
     def _tell_admission(self) -> None:
         waiting, self._on_admission = self._on_admission, []
+        active = self.state is RouteState.ACTIVE
         for callback in waiting:
-            callback(self.state is RouteState.ACTIVE)
+            callback(active)
 
 
 class Routes:
@@ -159,9 +160,6 @@ class Routes:
 
     def __len__(self) -> int:
         return len(self._by_client)
-
-    def __iter__(self) -> Iterable[Route]:  # type: ignore[override]
-        return iter(list(self._by_client.values()))
 
     def insert(self, route: Route) -> None:
         """Raises AlreadyActive: the client id is taken; LiveError: the scheduler id is. Nothing changed then."""

@@ -1,60 +1,11 @@
-"""From settings to machines: one driver machine a worker, one scheduler a rank.
-
-Decides how configuration keys map to arguments of the core. Never runs anything.
-"""
+"""The fleet of one replay: machines of all workers over one event buffer. Never runs anything."""
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
-from typing import Any
-
-from mocker_replay._core.driver import Machine
-from mocker_replay._core.engine import Engine
 from mocker_replay._core.event_buffer import EventBuffer
 from mocker_replay._core.fleet import Fleet
-from mocker_replay._core.sched_vllm import VllmScheduler
-from mocker_replay._core.timing import TimingModel
 from mocker_replay.config import EngineConfig
-from mocker_replay.errors import ConfigError
-
-BlockTokens = Callable[[int, int, int], bytes]
-
-
-def build_timing(config: EngineConfig) -> TimingModel:
-    """The pass-time model of one rank.
-
-    Raises:
-        ConfigError: a profile that cannot be read or breaks a rule.
-    """
-    model = config.timing_model
-    timing = partial(TimingModel, speedup_ratio=config.speedup_ratio, decode_speedup_ratio=config.decode_speedup_ratio)
-    if model.type == "fixed":
-        assert model.prefill_ms is not None
-        assert model.decode_ms is not None
-        return timing("fixed", prefill_ms=model.prefill_ms, decode_ms=model.decode_ms)
-    if model.type == "callback":
-        return timing("callback", callback=model.callable)
-    if model.type == "external":
-        return timing("profile", arrays=_load_profile(str(model.path)))
-    return timing("polynomial")
-
-
-def _load_profile(path: str) -> dict[str, Any]:
-    import numpy as np
-
-    try:
-        with np.load(Path(path), allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as exc:
-        raise ConfigError(f"engine.timing_model.config.path: Failed to open NPZ file {path}: {exc}") from None
-    try:
-        TimingModel("profile", arrays=arrays)
-    except ValueError as exc:
-        raise ConfigError(f"engine.timing_model.config.path: {path}: {exc}") from None
-    return arrays
+from mocker_replay.engines import BlockTokens, build_machine, build_timing
 
 
 def build_fleet(
@@ -78,36 +29,13 @@ def build_fleet(
         ConfigError: not supported, or a profile that cannot be read.
     """
     config.require_supported()
-    xxh3 = None
-    if block_tokens is not None:
-        from xxhash import xxh3_64_intdigest
-
-        xxh3 = xxh3_64_intdigest
     out = EventBuffer()
     timing = build_timing(config)
-    machines = []
-    for worker in range(num_workers):
-        ranks = [
-            VllmScheduler(
-                worker,
-                rank,
-                num_gpu_blocks=config.num_gpu_blocks,
-                block_size=config.block_size,
-                trace_block_size=trace_block_size,
-                timing=timing,
-                want=want,
-                max_num_seqs=config.max_num_seqs,
-                max_num_batched_tokens=config.max_num_batched_tokens,
-                max_model_len=config.max_model_len,
-                enable_prefix_caching=config.enable_prefix_caching,
-                enable_chunked_prefill=config.enable_chunked_prefill,
-                preemption_mode=config.preemption_mode,
-                accept_rates=config.aic_nextn_accept_rates,
-                sampler_seed=(config.aic_mtp_seed + worker * config.dp_size + rank) % 2**64,
-                block_tokens=block_tokens,
-                xxh3=xxh3,
-            )
-            for rank in range(config.dp_size)
-        ]
-        machines.append(Machine(Engine(worker, ranks, config.prefill_schedule_interval), out))
+    machines = [
+        build_machine(
+            config, out, worker=worker, trace_block_size=trace_block_size, want=want, timing=timing,
+            block_tokens=block_tokens,
+        )
+        for worker in range(num_workers)
+    ]  # fmt: skip
     return Fleet(machines, out, telemetry=telemetry, wake_on_end=wake_on_end, external_placement=external_placement)

@@ -12,10 +12,11 @@ from types import TracebackType
 from typing import NamedTuple
 
 from mocker_replay._core.lanes import Command
+from mocker_replay.errors import MockerReplayError
 from mocker_replay.shells.published import EventRecord
 
 
-class BoundaryClosed(RuntimeError):
+class BoundaryClosed(MockerReplayError):
     """The driver stopped: it took no further request, or did not answer one it had taken."""
 
 

@@ -1,14 +1,13 @@
 """The realtime shell: one driver machine against a clock, in an asyncio loop. It waits; the machine decides.
 
 Decides which of the wanted stimuli are there, always looking in the machine's order of priority and never trusting
-which wait ended first. Knows no rule of scheduling or time. Source: driver specification, sections 2 to 4, 8, 9 and 11.1.
+which wait ended first. Knows no rule of scheduling or time. Source: driver specification, sections 2 to 4, 8, 9, 11.1.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
-import math
 from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
@@ -18,7 +17,7 @@ from mocker_replay._core.event_buffer import EventBuffer
 from mocker_replay._core.lanes import Command
 from mocker_replay.errors import MockerReplayError
 from mocker_replay.shells.boundary import Boundary, BoundaryOutcome, BoundarySlot
-from mocker_replay.shells.clock import Clock, Timer
+from mocker_replay.shells.clock import Clock, Timer, ms_from_ns, ns_from_ms
 from mocker_replay.shells.lanes import BoundedLane
 from mocker_replay.shells.published import Published, read_records, split_events
 from mocker_replay.shells.readings import Directed, Measured, Readings
@@ -127,7 +126,7 @@ class RealtimeShell:
 
     def wall_ms(self) -> float:
         """Measured time since the origin [ms]."""
-        return max(0.0, (self._clock.now_ns() - self.origin_ns) / 1e6)
+        return max(0.0, ms_from_ns(self._clock.now_ns() - self.origin_ns))
 
     def expect_reply(self, command_id: int, on_reply: OnReply) -> None:
         """Call `on_reply` when the machine answers this command, or when it never will."""
@@ -245,7 +244,7 @@ class RealtimeShell:
         self._arm(self._internal_timer, self._internal_ms if "internal_timer" in self._wants else None)
 
     def _arm(self, timer: Timer, deadline_ms: float | None) -> None:
-        deadline_ns = None if deadline_ms is None else self.origin_ns + deadline_ns_of(deadline_ms)
+        deadline_ns = None if deadline_ms is None else self.origin_ns + ns_from_ms(max(deadline_ms, 0.0))
         if deadline_ns is None:
             if self._armed[timer] is not None:
                 timer.disarm()
@@ -401,11 +400,3 @@ class RealtimeShell:
         for command_id in list(self._replies):
             self._answer(command_id, False, "engine stopped before acknowledging")
         self._notify()
-
-
-def deadline_ns_of(ms: float) -> int:
-    """Nanoseconds of a deadline [ms], rounded up so that a reading at it is never below it."""
-    if not math.isfinite(ms):
-        raise ValueError(f"a deadline must be finite, got {ms}")
-    ns = math.ceil(max(ms, 0.0) * 1e6)
-    return ns if ns / 1e6 >= ms else ns + 1

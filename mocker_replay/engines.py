@@ -1,0 +1,109 @@
+"""From settings to one machine: a driver over an engine, one scheduler a rank.
+
+Decides how configuration keys map to arguments of the core. Never runs anything.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mocker_replay._core.driver import Machine
+from mocker_replay._core.engine import Engine
+from mocker_replay._core.event_buffer import EventBuffer
+from mocker_replay._core.sched_vllm import VllmScheduler
+from mocker_replay._core.timing import TimingModel
+from mocker_replay.config import EngineConfig
+from mocker_replay.errors import ConfigError
+
+BlockTokens = Callable[[int, int, int], bytes]
+
+
+def build_timing(config: EngineConfig) -> TimingModel:
+    """The pass-time model of one rank.
+
+    Raises:
+        ConfigError: a profile that cannot be read or breaks a rule.
+    """
+    model = config.timing_model
+    timing = partial(TimingModel, speedup_ratio=config.speedup_ratio, decode_speedup_ratio=config.decode_speedup_ratio)
+    if model.type == "fixed":
+        assert model.prefill_ms is not None
+        assert model.decode_ms is not None
+        return timing("fixed", prefill_ms=model.prefill_ms, decode_ms=model.decode_ms)
+    if model.type == "callback":
+        return timing("callback", callback=model.callable)
+    if model.type == "external":
+        return timing("profile", arrays=_load_profile(str(model.path)))
+    return timing("polynomial")
+
+
+def _load_profile(path: str) -> dict[str, Any]:
+    import numpy as np
+
+    try:
+        with np.load(Path(path), allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as exc:
+        raise ConfigError(f"engine.timing_model.config.path: Failed to open NPZ file {path}: {exc}") from None
+    try:
+        TimingModel("profile", arrays=arrays)
+    except ValueError as exc:
+        raise ConfigError(f"engine.timing_model.config.path: {path}: {exc}") from None
+    return arrays
+
+
+def build_machine(
+    config: EngineConfig,
+    out: EventBuffer,
+    *,
+    worker: int,
+    trace_block_size: int,
+    want: int,
+    timing: TimingModel | None = None,
+    block_tokens: BlockTokens | None = None,
+) -> Machine:
+    """The machine of one worker, with a scheduler for each of its ranks, publishing into `out`.
+
+    Args:
+        trace_block_size: tokens a block identity of a prompt stands for.
+        want: optional records somebody reads (`Want` bits of the event buffer).
+        timing: pass-time model, where several workers share one.
+        block_tokens: generated tokens for the hashes of cache events; needed with WANT_KV.
+
+    Raises:
+        ConfigError: not supported, or a profile that cannot be read.
+    """
+    config.require_supported()
+    xxh3 = None
+    if block_tokens is not None:
+        from xxhash import xxh3_64_intdigest
+
+        xxh3 = xxh3_64_intdigest
+    timing = timing or build_timing(config)
+    ranks = [
+        VllmScheduler(
+            worker,
+            rank,
+            num_gpu_blocks=config.num_gpu_blocks,
+            block_size=config.block_size,
+            trace_block_size=trace_block_size,
+            timing=timing,
+            want=want,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_model_len=config.max_model_len,
+            enable_prefix_caching=config.enable_prefix_caching,
+            enable_chunked_prefill=config.enable_chunked_prefill,
+            preemption_mode=config.preemption_mode,
+            accept_rates=config.aic_nextn_accept_rates,
+            sampler_seed=(config.aic_mtp_seed + worker * config.dp_size + rank) % 2**64,
+            block_tokens=block_tokens,
+            xxh3=xxh3,
+        )
+        for rank in range(config.dp_size)
+    ]
+    return Machine(Engine(worker, ranks, config.prefill_schedule_interval), out)

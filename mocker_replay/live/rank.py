@@ -1,0 +1,328 @@
+"""One rank of a live engine: its routes, and the dispatcher that brings batches to them in order.
+
+Decides what becomes of each signal, and when a batch counts as delivered. Never decides what the scheduler does next; it
+is told of failed deliveries. Source: boundary specification, sections 2, 3, 5, 6 and 9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from mocker_replay._core.lanes import Command
+from mocker_replay.live.errors import LiveError, NotRunning
+from mocker_replay.live.metrics import EngineMetrics, ForwardPassPublisher, KvPublisher
+from mocker_replay.live.operations import Cancellation, SendResult, Submission
+from mocker_replay.live.request import (
+    Admission, GenerateRequest, OutputSignal, Prompt, Signal, TokenPlan, prompt_of,
+)  # fmt: skip
+from mocker_replay.live.route import Delivery, Route, Routes
+from mocker_replay.live.stream import Registration, RequestStream, start_cancellation
+from mocker_replay.shells.lanes import BoundedLane, LaneClosed
+from mocker_replay.shells.tokens import CancelToken, Watch, WatchClosed
+
+if TYPE_CHECKING:
+    from mocker_replay.live.group import Group
+
+_log = logging.getLogger(__name__)
+
+# Batches between scheduler and dispatcher; unread signals of a request.
+BATCH_CAPACITY = 8
+OUTPUT_CAPACITY = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RankConfig:
+    """What one rank publishes to whom, and how it buffers.
+
+    output_buffering: unread signals of a request before it is cancelled, or "full" for a whole response.
+    """
+
+    output_buffering: int | str = OUTPUT_CAPACITY
+    allow_zero_output: bool = False
+    kv_publishers: Sequence[KvPublisher] = ()
+    forward_pass_publisher: ForwardPassPublisher | None = None
+    admissions: BoundedLane[Admission] | None = None  # unbounded
+    output_gate: Watch[bool] | None = None  # False holds output back, and with it the engine at its next boundary
+
+    def capacity_for(self, output_tokens: int) -> int:
+        """Unread signals that fit for a response of so many tokens."""
+        whole = max(output_tokens, 1)
+        return whole if self.output_buffering == "full" else min(whole, int(self.output_buffering))
+
+    def check(self) -> None:
+        """Raises LiveError: a buffering that is none."""
+        buffering = self.output_buffering
+        if buffering != "full" and (isinstance(buffering, str) or buffering < 1):
+            raise LiveError(f'output_buffering must be "full" or at least 1 (got {buffering!r})')
+
+
+class SeenAdmission(NamedTuple):
+    """An admission as the scheduler knows it."""
+
+    scheduler_id: int
+    reused_tokens: int
+    t_ms: float
+
+
+class Admissions(NamedTuple):
+    """A batch for the dispatcher."""
+
+    entries: list[SeenAdmission]
+
+
+class Outputs(NamedTuple):
+    """A batch for the dispatcher; `failed` is resolved with the signals that could not be delivered."""
+
+    signals: list[OutputSignal]
+    failed: asyncio.Future[list[OutputSignal] | None]  # None: dropped, nobody will deliver them
+
+
+class Rank:
+    """Inner state of one `LiveEngine`; its clones share it, streams and registrations never keep the engine alive."""
+
+    def __init__(self, group: Group, dp_rank: int, config: RankConfig, total_blocks: int) -> None:
+        config.check()
+        self.group = group
+        self.dp_rank = dp_rank
+        self.config = config
+        self.token: CancelToken = group.token.child()
+        self.released = False  # the last clone of the engine is gone
+        self.routes = Routes()
+        self.batches: BoundedLane[Admissions | Outputs] = BoundedLane(BATCH_CAPACITY)
+        self.metrics: Watch[EngineMetrics] = Watch(EngineMetrics(dp_rank, 0, total_blocks, 0, 0, 0))
+        self.preemptions = 0  # since the start
+        self.failure: Exception | None = None  # of the dispatcher
+        self._dispatcher: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[str | None] | None = None
+        self.token.on_cancel(self._stopped)
+
+    def start(self) -> None:
+        """Start the dispatcher."""
+        loop = asyncio.get_running_loop()
+        self._dispatcher = loop.create_task(self._supervise(), name=f"event dispatcher of rank {self.dp_rank}")
+
+    @property
+    def running(self) -> bool:
+        return not self.token.cancelled
+
+    def not_running(self) -> NotRunning | None:
+        return None if self.running else NotRunning("the engine is not running")
+
+    # -- requests -----------------------------------------------------------------------------------
+
+    def prepare(
+        self, request: GenerateRequest, *, scheduler_id: int | None = None, prompt: Prompt | None = None
+    ) -> tuple[Registration, RequestStream]:
+        """Register a request; see `LiveEngine.prepare`. A replay names the request and knows its blocks."""
+        if (error := self.not_running()) is not None:
+            raise error
+        output_tokens = request.effective_output_tokens
+        if output_tokens < 1 and not self.config.allow_zero_output:
+            raise LiveError("a request needs at least one output token")
+        if prompt is None:
+            prompt = prompt_of(request, self.group.trace_block_size)
+        client_id = request.client_id or uuid.uuid4()
+        plan = TokenPlan(request.output_ids, str(client_id))
+        number = self.group.new_scheduler_id() if scheduler_id is None else scheduler_id
+        route = Route(client_id, number, self.config.capacity_for(output_tokens), plan)
+        assert route.queue is not None
+        queue = route.queue
+        self.routes.insert(route)
+        # The token may fire while callbacks run; a route behind that would live for ever.
+        if (error := self.not_running()) is not None:
+            self.close_route(route)
+            raise error
+        self.group.plans[number] = plan
+        return Registration(self, route, prompt, output_tokens), RequestStream(self, route, queue)
+
+    def submit(self, registration: Registration) -> Submission:
+        """Start to submit a prepared request."""
+        route, prompt, output_tokens = registration.consume(self)
+        submission = Submission(self, route)
+        submission.start(prompt, output_tokens)
+        return submission
+
+    def send_submit(self, route: Route, prompt: Prompt, output_tokens: int, on_result: SendResult) -> None:
+        """Put a submission on the command lane."""
+        self.group.send(
+            lambda number: Command(
+                number, "submit", route.scheduler_id, self.dp_rank, prompt.input_tokens, output_tokens, prompt.hash_ids
+            ),
+            on_result,
+        )
+
+    def send_cancel(self, route: Route, on_result: SendResult) -> None:
+        """Put a cancellation on its lane; output of the pass in flight is dropped, too."""
+        self.group.send(
+            lambda number: Command(number, "cancel", route.scheduler_id, self.dp_rank, discard=True), on_result
+        )
+
+    def cancel_route(self, route: Route, *, explicit: bool = True) -> Cancellation:
+        return start_cancellation(self, route, explicit=explicit)
+
+    def drop_stream(self, route: Route) -> None:
+        """The reader is gone: cancel, unless it ended or somebody did so before."""
+        if self.routes.holds(route) and not route.abandoned:
+            self.cancel_route(route, explicit=False)
+
+    def close_route(self, route: Route) -> None:
+        route.shutdown()
+        self.routes.remove(route)
+
+    # -- lifetime -----------------------------------------------------------------------------------
+
+    def release(self) -> None:
+        """The engine object is gone: this rank stops, its siblings go on."""
+        if not self.released:
+            self.released = True
+            self.token.cancel()
+            self.group.released()
+
+    def _stopped(self) -> None:
+        self.routes.close_all()
+
+    async def shut_down(self) -> None:
+        """Until everything of this rank and its group has ended; see `LiveEngine.shutdown`.
+
+        Raises:
+            LiveError: the first thing that went wrong, the same for every caller.
+        """
+        if self._ending is None:
+            self._ending = asyncio.get_running_loop().create_task(self._end(), name="shutdown of a live engine")
+        error = await asyncio.shield(self._ending)
+        if error is not None:
+            raise LiveError(error)
+
+    async def _end(self) -> str | None:
+        """Why the shutdown failed, or None."""
+        errors: list[str] = []
+        for part in (self.group.stopped, self.stopped):
+            try:
+                await part()
+            except LiveError as exc:
+                errors.append(str(exc))
+        self.routes.close_all()
+        if not errors and len(self.routes):
+            errors.append(f"the shutdown left {len(self.routes)} active request routes")
+        return errors[0] if errors else None
+
+    async def stopped(self) -> None:
+        """Until the dispatcher has ended; raises what it ended with."""
+        assert self._dispatcher is not None
+        await asyncio.wait([self._dispatcher])
+        if self.failure is not None:
+            raise self.dispatch_error() from self.failure
+
+    async def _supervise(self) -> None:
+        try:
+            await self._dispatch_all()
+            if not self.token.cancelled:
+                _log.error("event dispatcher of rank %d ended early", self.dp_rank)
+        except Exception as exc:
+            self.failure = exc
+            _log.error("event dispatcher of rank %d: %s", self.dp_rank, exc)
+        finally:
+            while len(self.batches):
+                self._abandon(self.batches.take_nowait())
+            self.batches.close_reader()
+            self.token.cancel()
+            self.routes.close_all()
+
+    def _abandon(self, batch: Admissions | Outputs) -> None:
+        """Nobody delivers this batch: whoever waits for it is told why."""
+        if isinstance(batch, Outputs) and not batch.failed.done():
+            if self.group.token.cancelled or self.failure is None:
+                batch.failed.set_result(None if self.group.token.cancelled else list(batch.signals))
+            else:
+                batch.failed.set_exception(self.dispatch_error())
+
+    def dispatch_error(self) -> LiveError:
+        """Why this rank delivers nothing any more."""
+        return LiveError(f"event dispatcher of rank {self.dp_rank}: {self.failure}")
+
+    # -- the dispatcher -----------------------------------------------------------------------------
+
+    async def _dispatch_all(self) -> None:
+        while True:
+            try:
+                batch = await self.batches.take()
+            except LaneClosed:
+                if not self.token.cancelled:
+                    raise LiveError("the ordered lane closed unexpectedly") from None
+                return
+            try:
+                if isinstance(batch, Admissions):
+                    self._admit(batch)
+                else:
+                    await self._gate_open()
+                    self._deliver(batch)
+            except LiveError as exc:
+                self.failure = exc
+                self._abandon(batch)
+                raise
+            self.batches.done()
+
+    async def _gate_open(self) -> None:
+        """Until the output gate is open or the engine stops."""
+        gate = self.config.output_gate
+        while gate is not None and not gate.value and not self.token.cancelled:
+            version = gate.version
+            change = asyncio.ensure_future(gate.changed(version))
+            stop = asyncio.ensure_future(self.token.wait())
+            try:
+                await asyncio.wait([change, stop], return_when=asyncio.FIRST_COMPLETED)
+                if change.done() and not self.token.cancelled:
+                    change.result()
+            except WatchClosed:
+                raise LiveError("output gate closed") from None
+            finally:
+                change.cancel()
+                stop.cancel()
+
+    def _admit(self, batch: Admissions) -> None:
+        sink = self.config.admissions
+        if sink is None or self.token.cancelled:
+            return
+        observed_ms = self.group.wall_ms()
+        for entry in batch.entries:
+            route = self.routes.by_scheduler(entry.scheduler_id)
+            if route is None:
+                continue
+            try:
+                sink.try_send(Admission(route.client_id, entry.reused_tokens, entry.t_ms, observed_ms))
+            except LaneClosed:
+                raise LiveError("admission receiver closed") from None
+
+    def _deliver(self, batch: Outputs) -> None:
+        """Deliver a batch and say what could not be; a rank that was dropped delivers nothing."""
+        if batch.failed.done():
+            return
+        if self.token.cancelled:
+            batch.failed.set_result(None if self.group.token.cancelled else list(batch.signals))
+            return
+        observed_ms = self.group.wall_ms()
+        failed = [signal for signal in batch.signals if not self.deliver_one(signal, observed_ms)]
+        if not batch.failed.done():
+            batch.failed.set_result(failed)
+
+    def deliver_one(self, signal: OutputSignal, observed_ms: float) -> bool:
+        """Hand one signal to its route; False if it could not be, and the request must be cancelled."""
+        route = self.routes.by_scheduler(signal.scheduler_id)
+        if route is None:
+            return True
+        seen = Signal(
+            route.client_id, signal.position, signal.completed, signal.reason, signal.t_ms, observed_ms,
+            route.plan.token_id,
+        )  # fmt: skip
+        if route.send(seen) is not Delivery.DELIVERED:
+            route.abandon()
+            self.close_route(route)
+            return False
+        if signal.completed and route.observe_terminal():
+            self.routes.remove(route)
+        return True

@@ -1,0 +1,152 @@
+"""The caller's ends of one request: the right to submit it, and the stream of its output.
+
+Decides when the end of life of an object cancels a request: always, and without waiting. Source: boundary
+specification, sections 3, 7 and 10.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+import weakref
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from mocker_replay.live.errors import LiveError
+from mocker_replay.live.operations import Cancellation
+from mocker_replay.live.request import Prompt, Signal
+from mocker_replay.live.route import Route, RouteState
+from mocker_replay.shells.lanes import BoundedLane, LaneClosed
+
+if TYPE_CHECKING:
+    from mocker_replay.live.rank import Rank
+
+
+def _on_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    """From wherever the collector runs, also after the loop was closed."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(callback)
+
+
+class RequestStream:
+    """Output of one request, read by one reader: `async with stream: async for signal in stream: ...`.
+
+    Leaving the block in any way cancels the request unless it has ended; so does losing the last reference. Breaking
+    out of a bare `async for` does not: the stream carries the lifetime, not the loop.
+    """
+
+    def __init__(self, rank: Rank, route: Route, queue: BoundedLane[Signal]) -> None:
+        self.client_id: uuid.UUID = route.client_id
+        self._rank = rank
+        self._route = route
+        self._queue = queue
+        loop = asyncio.get_running_loop()
+        self._finalizer = weakref.finalize(self, _on_loop, loop, lambda: rank.drop_stream(route))
+        self._finalizer.atexit = False
+
+    def __aiter__(self) -> AsyncIterator[Signal]:
+        return self
+
+    async def __anext__(self) -> Signal:
+        signal = await self.recv()
+        if signal is None:
+            raise StopAsyncIteration
+        return signal
+
+    async def recv(self) -> Signal | None:
+        """The next signal; None at the end of the stream. Cancelling the wait loses nothing."""
+        try:
+            signal = await self._queue.take()
+        except LaneClosed:
+            if self._route.state is RouteState.CLOSED:
+                self._finalizer.detach()
+            return None
+        self._queue.done()
+        return signal
+
+    @property
+    def num_unread(self) -> int:
+        """Signals that wait to be read."""
+        return len(self._queue)
+
+    def drop(self) -> None:
+        """Stop reading: the request is cancelled unless it has ended. Does not wait; idempotent."""
+        if self._finalizer.detach() is not None:
+            self._rank.drop_stream(self._route)
+
+    async def aclose(self) -> None:
+        """As `drop`."""
+        self.drop()
+
+    async def cancel(self) -> bool:
+        """Stop reading, cancel the request, and wait until the scheduler has answered.
+
+        A caller that is cancelled while it waits leaves the cancellation running.
+
+        Returns:
+            True if the scheduler removed something or dropped pending output.
+
+        Raises:
+            LiveError: the cancellation failed.
+        """
+        self._finalizer.detach()
+        return await self._rank.cancel_route(self._route).wait()
+
+    async def __aenter__(self) -> RequestStream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.drop()
+
+
+class Registration:
+    """The right to submit one prepared request, once, on the engine that prepared it.
+
+    Unused it must be dropped, by `drop` or by losing the last reference; the paired stream ends then.
+    """
+
+    def __init__(self, rank: Rank, route: Route, prompt: Prompt, output_tokens: int) -> None:
+        self.client_id: uuid.UUID = route.client_id
+        self._rank = rank
+        self._route = route
+        self._prompt = prompt
+        self._output_tokens = output_tokens
+        loop = asyncio.get_running_loop()
+        self._finalizer = weakref.finalize(self, _on_loop, loop, lambda: rank.close_route(route))
+        self._finalizer.atexit = False
+
+    def drop(self) -> None:
+        """Give the right back: the stream ends, the client id is free."""
+        if self._finalizer.detach() is not None:
+            self._rank.close_route(self._route)
+
+    def consume(self, rank: Rank) -> tuple[Route, Prompt, int]:
+        """Use the right; it is gone afterwards, also where this raises.
+
+        Raises:
+            LiveError: used before, of another engine, or of one that is gone.
+        """
+        if self._finalizer.detach() is None:
+            raise LiveError(f"request {self.client_id}: the registration is already consumed")
+        error: LiveError | None = None
+        if self._rank.released:
+            error = LiveError(f"request {self.client_id}: the engine no longer exists")
+        elif self._rank is not rank:
+            error = LiveError(f"request {self.client_id}: the registration belongs to a different engine")
+        else:
+            error = rank.not_running()
+        if error is not None:
+            self._rank.close_route(self._route)
+            raise error
+        return self._route, self._prompt, self._output_tokens
+
+
+def start_cancellation(rank: Rank, route: Route, *, explicit: bool) -> Cancellation:
+    """Abandon a stream at once, so that nobody waits for it, and ask the scheduler."""
+    route.abandon()
+    cancellation = Cancellation(rank, route, explicit=explicit)
+    cancellation.start()
+    return cancellation
