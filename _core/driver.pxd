@@ -29,17 +29,18 @@ cdef enum Stimulus:
     ST_CANCEL_ITEM = 2           # one envelope of the cancellation lane
     ST_COMMAND_ITEM = 3          # one envelope of the command lane
     ST_LANE_EMPTY = 4
-    ST_LANE_CLOSED = 5
-    ST_LANE_COUNTS = 6
-    ST_PASS_TIMER = 7
-    ST_INTERNAL_TIMER = 8
-    ST_BOUNDARY_APPLY = 9
-    ST_BOUNDARY_FINISH = 10
-    ST_BOUNDARY_DROPPED = 11
-    ST_PUBLISHED = 12
-    ST_PUBLISH_CLOSED = 13
-    ST_YIELDED = 14
-    NUM_STIMULI = 15
+    ST_CANCELS_CLOSED = 5        # the cancellation lane is empty and closed
+    ST_COMMANDS_CLOSED = 6       # the same of the command lane
+    ST_LANE_COUNTS = 7
+    ST_PASS_TIMER = 8
+    ST_INTERNAL_TIMER = 9
+    ST_BOUNDARY_APPLY = 10
+    ST_BOUNDARY_FINISH = 11
+    ST_BOUNDARY_DROPPED = 12
+    ST_PUBLISHED = 13
+    ST_PUBLISH_CLOSED = 14
+    ST_YIELDED = 15
+    NUM_STIMULI = 16
 
 
 cdef struct Reply:
@@ -81,6 +82,7 @@ cdef class Machine:
     cdef double next_deadline(self) noexcept nogil
     cdef int put(self, Envelope* envelope) except -1 nogil
     cdef int64_t queued_on(self, int32_t rank) noexcept nogil
+    cdef Envelope* find_waiting(self, int64_t command_id) noexcept nogil
     cdef double _advance_clock(self, double ms) noexcept nogil
     cdef double _command_time(self, double reading_ms) noexcept nogil
     cdef int _internal_until(self, double now_ms, EventBuffer out) except -1 nogil

@@ -19,7 +19,7 @@ from .engine cimport APPLY_ACTIVE, APPLY_APPLIED, APPLY_BAD_PROMPT, APPLY_NO_RAN
 from .event_buffer cimport (
     CMD_CANCEL, CMD_IN_PASS, CMD_SUBMIT, CMD_SUPPRESSED, EV_COMMAND, RES_APPLIED, RES_NOOP, RES_SUBMITTED, Event,
 )
-from .lanes cimport lane_free, lane_pop, lane_push, pack_command
+from .lanes cimport lane_count, lane_find, lane_free, lane_pop, lane_push, pack_command, push_cancel_behind
 from .time_rules cimport internal_time, pass_start
 
 from typing import NamedTuple
@@ -37,8 +37,9 @@ PHASE_NAMES = (
     "post_pass", "post_cancels", "post_deferred", "post_commands", "yield", "stopped",
 )
 STIMULUS_NAMES = (
-    "go", "cancel", "cancel_item", "command_item", "lane_empty", "lane_closed", "lane_counts", "pass_timer",
-    "internal_timer", "boundary_apply", "boundary_finish", "boundary_dropped", "published", "publish_closed", "yielded",
+    "go", "cancel", "cancel_item", "command_item", "lane_empty", "cancels_closed", "commands_closed", "lane_counts",
+    "pass_timer", "internal_timer", "boundary_apply", "boundary_finish", "boundary_dropped", "published",
+    "publish_closed", "yielded",
 )
 STATUS_TEXTS = {
     APPLY_SUBMITTED: "submitted", APPLY_APPLIED: "applied", APPLY_NOOP: "noop",
@@ -151,7 +152,7 @@ cdef class Machine:
             self.left_cancels, self.left_commands = num_cancels, num_commands
             self.phase = PHASE_SNAPSHOT_CANCELS if phase == PHASE_SNAPSHOT else PHASE_POST_CANCELS
             self._skip_empty_groups()
-        elif stimulus == ST_LANE_CLOSED:
+        elif stimulus == ST_CANCELS_CLOSED or stimulus == ST_COMMANDS_CLOSED:
             self._stop()
         elif phase == PHASE_AT_BOUNDARY:
             if stimulus == ST_BOUNDARY_APPLY:
@@ -362,8 +363,8 @@ cdef class Machine:
         if self.phase == PHASE_START_PASS or self.phase == PHASE_POST_DEFERRED:
             return 1 << ST_GO
         if self.phase == PHASE_IDLE:
-            return (1 << ST_CANCEL | 1 << ST_CANCEL_ITEM | 1 << ST_COMMAND_ITEM | 1 << ST_INTERNAL_TIMER
-                    | 1 << ST_LANE_CLOSED)
+            return (1 << ST_CANCEL | 1 << ST_CANCEL_ITEM | 1 << ST_CANCELS_CLOSED | 1 << ST_COMMAND_ITEM
+                    | 1 << ST_COMMANDS_CLOSED | 1 << ST_INTERNAL_TIMER)
         if self.phase == PHASE_SNAPSHOT or self.phase == PHASE_POST_PASS:
             return 1 << ST_LANE_COUNTS
         if self.phase == PHASE_SNAPSHOT_CANCELS or self.phase == PHASE_POST_CANCELS:
@@ -371,9 +372,10 @@ cdef class Machine:
         if self.phase == PHASE_SNAPSHOT_COMMANDS or self.phase == PHASE_POST_COMMANDS:
             return 1 << ST_COMMAND_ITEM | 1 << ST_LANE_EMPTY
         if self.phase == PHASE_IN_PASS:
-            return (1 << ST_CANCEL | (0 if self.overdue_cancels >= MAX_OVERDUE_CANCELS else 1 << ST_CANCEL_ITEM)
-                    | 1 << ST_PASS_TIMER | 1 << ST_INTERNAL_TIMER | (1 << ST_COMMAND_ITEM if self.accepting else 0)
-                    | 1 << ST_LANE_CLOSED)
+            # A lane that is not read is not found closed either.
+            return (1 << ST_CANCEL | 1 << ST_PASS_TIMER | 1 << ST_INTERNAL_TIMER
+                    | (0 if self.overdue_cancels >= MAX_OVERDUE_CANCELS else 1 << ST_CANCEL_ITEM | 1 << ST_CANCELS_CLOSED)
+                    | (1 << ST_COMMAND_ITEM | 1 << ST_COMMANDS_CLOSED if self.accepting else 0))
         if self.phase == PHASE_AT_BOUNDARY:
             return 1 << ST_CANCEL | 1 << ST_BOUNDARY_APPLY | 1 << ST_BOUNDARY_FINISH | 1 << ST_BOUNDARY_DROPPED
         if self.phase == PHASE_YIELD:
@@ -388,12 +390,12 @@ cdef class Machine:
 
     cdef int64_t queued_on(self, int32_t rank) noexcept nogil:
         """Submissions for a rank that wait on the lane or are deferred."""
-        cdef int64_t i, n = 0
-        for i in range(self.deferred.count):
-            n += self.deferred.items[(self.deferred.head + i) & self.deferred.mask].rank == rank
-        for i in range(self.command_lane.count):
-            n += self.command_lane.items[(self.command_lane.head + i) & self.command_lane.mask].rank == rank
-        return n
+        return lane_count(&self.deferred, rank) + lane_count(&self.command_lane, rank)
+
+    cdef Envelope* find_waiting(self, int64_t command_id) noexcept nogil:
+        """A submission not applied yet, on the lane or deferred; NULL when it was. Its ids must ascend there."""
+        cdef Envelope* found = lane_find(&self.deferred, command_id)
+        return lane_find(&self.command_lane, command_id) if found is NULL else found
 
     cdef double next_deadline(self) noexcept nogil:
         """Next time the machine moves by itself [ms]; INFINITY when only a command can move it."""
@@ -413,8 +415,12 @@ cdef class Machine:
         while True:
             if self.publishing:
                 self.step_c(ST_PUBLISHED, now_ms, NULL, 0, 0)
-            elif self.phase in (PHASE_TURN, PHASE_START_PASS, PHASE_POST_DEFERRED):
+            elif self.phase == PHASE_TURN or self.phase == PHASE_START_PASS:
                 self.step_c(ST_GO, now_ms, NULL, 0, 0)
+            elif self.phase == PHASE_POST_DEFERRED:
+                envelope = self.deferred.items[self.deferred.head]
+                self.step_c(ST_GO, now_ms, NULL, 0, 0)
+                push_cancel_behind(&self.cancel_lane, &envelope)
             elif self.phase == PHASE_YIELD:
                 self.step_c(ST_YIELDED, now_ms, NULL, 0, 0)
             elif self.phase == PHASE_SNAPSHOT or self.phase == PHASE_POST_PASS:
@@ -437,6 +443,8 @@ cdef class Machine:
             elif self.command_lane.count > 0 and self.wants_mask() >> ST_COMMAND_ITEM & 1:
                 lane_pop(&self.command_lane, &envelope)
                 self.step_c(ST_COMMAND_ITEM, now_ms, &envelope, 0, 0)
+                if self.phase != PHASE_IN_PASS:  # where it is deferred
+                    push_cancel_behind(&self.cancel_lane, &envelope)
             elif self.engine.next_internal_deadline() <= now_ms:
                 self.step_c(ST_INTERNAL_TIMER, now_ms, NULL, 0, 0)
             else:
@@ -556,11 +564,12 @@ cdef class Machine:
         if self.publishing:
             order = (ST_PUBLISHED, ST_PUBLISH_CLOSED, ST_CANCEL)
         elif self.phase == PHASE_IDLE:
-            order = (ST_CANCEL, ST_CANCEL_ITEM, ST_COMMAND_ITEM, ST_INTERNAL_TIMER, ST_LANE_CLOSED)
+            order = (ST_CANCEL, ST_CANCEL_ITEM, ST_CANCELS_CLOSED, ST_COMMAND_ITEM, ST_COMMANDS_CLOSED,
+                     ST_INTERNAL_TIMER)
         else:
-            order = (ST_CANCEL, ST_CANCEL_ITEM, ST_PASS_TIMER, ST_INTERNAL_TIMER, ST_COMMAND_ITEM, ST_LANE_EMPTY,
-                     ST_LANE_COUNTS, ST_BOUNDARY_APPLY, ST_BOUNDARY_FINISH, ST_BOUNDARY_DROPPED, ST_YIELDED, ST_GO,
-                     ST_LANE_CLOSED)
+            order = (ST_CANCEL, ST_CANCEL_ITEM, ST_CANCELS_CLOSED, ST_PASS_TIMER, ST_INTERNAL_TIMER, ST_COMMAND_ITEM,
+                     ST_COMMANDS_CLOSED, ST_LANE_EMPTY, ST_LANE_COUNTS, ST_BOUNDARY_APPLY, ST_BOUNDARY_FINISH,
+                     ST_BOUNDARY_DROPPED, ST_YIELDED, ST_GO)
         mask = self.wants_mask()
         return tuple([STIMULUS_NAMES[stimulus] for stimulus in order if mask >> stimulus & 1])
 

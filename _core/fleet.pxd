@@ -2,6 +2,8 @@
 from cpython.ref cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
+from .arrivals cimport Arrival, Arrivals
+from .cancellations cimport Cancellations, Leaving
 from .event_buffer cimport EventBuffer
 
 
@@ -13,25 +15,16 @@ cdef enum FleetStatus:
     FLEET_SAMPLE = 4             # a telemetry sample is due now
     FLEET_FULL = 5               # the event buffer wants to be read
     FLEET_PLACE = 6              # a row is due and the caller places it
+    FLEET_MOVE = 7               # external: the caller moves the machine of `moving_worker`
+    FLEET_CANCEL = 8             # external: a client leaves now, its request has not ended
 
 
 cdef enum Stage:
     STAGE_PICK = 0
     STAGE_ENDS = 1
     STAGE_ARRIVALS = 2
-    STAGE_AGAIN = 3
-
-
-cdef struct Arrival:
-    double due_ms
-    int64_t order                # at one instant: session order, then turn
-    int64_t turn
-    int64_t n_in
-    int64_t n_out
-    uint64_t* hash_ids           # owned by the heap until handed over
-    int64_t num_hash_ids
-    int64_t session              # reported with the arrival, -1 = none
-    int32_t request
+    STAGE_RUN = 3
+    STAGE_AGAIN = 4
 
 
 cdef class Fleet:
@@ -40,9 +33,8 @@ cdef class Fleet:
     cdef readonly int32_t num_workers
     cdef readonly int32_t dp_size
     cdef readonly EventBuffer out
-    cdef Arrival* heap                   # binary min-heap by (due_ms, order, turn), owned
-    cdef int64_t heap_count
-    cdef int64_t heap_capacity
+    cdef Arrivals arrivals               # rows handed over and not due yet
+    cdef Cancellations leaving           # of requests that arrived and have not ended
     cdef int64_t next_worker             # round robin over workers
     cdef int64_t* next_rank              # (num_workers,) round robin over ranks, owned
     cdef int64_t next_command
@@ -56,6 +48,10 @@ cdef class Fleet:
     cdef bint telemetry
     cdef bint wake_on_end
     cdef bint external_placement
+    cdef readonly bint external          # the caller's shells move the machines and own the lanes
+    cdef int32_t next_to_move            # external: of the current stage
+    cdef readonly int32_t moving_worker  # external: after "move", who is to move
+    cdef readonly bint hold_boundary     # external: and whether it stops at a pass boundary
     cdef int stage
     cdef bint first_round                # of the instant
     cdef Py_ssize_t scanned              # records of this instant already searched for ends
@@ -72,6 +68,10 @@ cdef class Fleet:
     cdef int run_machines(self) except -1 nogil
     cdef bint tell_ends(self) except -1 nogil
     cdef int find_ends(self) except -1 nogil
+    cdef int note_end(self, int32_t request) except -1 nogil
+    cdef bint wants_move(self, bint hold_boundary) noexcept nogil
+    cdef int choose(self, int32_t* worker, int32_t* rank) noexcept nogil
+    cdef int count_turn(self, int32_t worker, int32_t rank) noexcept nogil
+    cdef int arrive(self, Arrival* arrival, double at_ms, int32_t worker, int32_t rank, int64_t command_id) except -1 nogil
     cdef int place(self, int32_t worker, int32_t rank) except -1 nogil
-    cdef int heap_push(self, Arrival* arrival) except -1 nogil
-    cdef int heap_pop(self, Arrival* arrival) noexcept nogil
+    cdef int cancel(self, Leaving* leaving) except -1 nogil

@@ -1,5 +1,5 @@
 from collections.abc import Iterable
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -8,6 +8,16 @@ from .driver import Machine
 from .event_buffer import EventBuffer
 
 STATUS_NAMES: tuple[str, ...]
+
+class Handed(NamedTuple):
+    request: int
+    worker: int
+    rank: int
+    input_tokens: int
+    output_tokens: int
+    hash_ids: tuple[int, ...]
+    due_ms: float
+    cancel_due_ms: float
 
 @final
 class Fleet:
@@ -19,6 +29,9 @@ class Fleet:
     last_event_ms: float
     worker_seconds: float
     num_arrived: int
+    external: bool
+    moving_worker: int
+    hold_boundary: bool
     def __new__(
         cls,
         machines: Iterable[Machine],
@@ -27,6 +40,7 @@ class Fleet:
         telemetry: bool = False,
         wake_on_end: bool = False,
         external_placement: bool = False,
+        external: bool = False,
     ) -> Fleet: ...
     def push_rows(
         self,
@@ -39,6 +53,7 @@ class Fleet:
         output_tokens: npt.NDArray[np.int64],
         hash_offsets: npt.NDArray[np.int64],
         hash_ids: npt.NDArray[np.uint64],
+        cancel_after_ms: npt.NDArray[np.float64] | None = None,
     ) -> None: ...
     def set_horizon(self, horizon_ms: float) -> None: ...
     def set_sample(self, sample_ms: float) -> None: ...
@@ -47,6 +62,18 @@ class Fleet:
     def place_next(self, worker: int, rank: int) -> None: ...
     def ended_requests(self) -> list[int]: ...
     def clear_events(self) -> None: ...
-    def publish_cuts(self) -> None: ...
+    def publish_cuts(self, worker: int = -1) -> None: ...
+    def publish_cut(self, request: int, worker: int, rank: int) -> None: ...
+    def take_next(self, worker: int = -1, rank: int = -1, at_ms: float = ..., queued: int = 0) -> Handed: ...
+    def take_cancel(self) -> tuple[int, int, int]: ...
+    def note_now(self, ms: float) -> None: ...
+    @property
+    def next_place(self) -> tuple[int, int]: ...
+    @property
+    def next_due_ms(self) -> float: ...
+    @property
+    def next_instant_ms(self) -> float: ...
+    @property
+    def needs_rows(self) -> bool: ...
     @property
     def idle(self) -> bool: ...

@@ -2,23 +2,41 @@
 
 Decides the order of one instant T, and nothing else: (1) passes that end at T end, their boundaries held; (2) the
 workload is told who ended and may hand over what becomes due; (3) everything due is placed, in the workload's total
-order, and put on the lanes; (4) boundaries are finished in worker order and each machine runs until it wants a later
-time, passes of no length included; (5) a telemetry sample is taken; again from (2) if that ended requests that make
-something due. Then time jumps.
+order, and put on the lanes, and behind it the cancellations of clients that leave at T; (4) boundaries are finished in
+worker order and each machine runs until it wants a later time, passes of no length included; (5) a telemetry sample is
+taken; again from (2) if that ended requests that make something due. Then time jumps.
+
+With `external` the order is the same and the moves are the caller's: its shells step the machines, one at a time,
+when told to; or they run freely on a clock of their own and ask the fleet for what is due.
 
 The engines are reached through their driver machines alone. Source: replay through the driver, section 3; that passes
 of no length end inside their worker's turn, and that a sample belongs to the first round, was seen on the reference.
 """
 cimport cython
-from libc.math cimport INFINITY
+from libc.math cimport INFINITY, NAN, isfinite
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy
 
 from .driver cimport PHASE_IDLE, PHASE_IN_PASS, Machine
-from .event_buffer cimport CMD_SUBMIT, EV_ARRIVAL, EV_CUT, EV_TERMINAL, Event
+from .event_buffer cimport CMD_CANCEL, CMD_SUBMIT, EV_ARRIVAL, EV_CUT, EV_TERMINAL, Event
 from .lanes cimport Envelope, lane_pop
 
-STATUS_NAMES = ("done", "needs_rows", "until", "ends", "sample", "full", "place")
+from typing import NamedTuple
+
+STATUS_NAMES = ("done", "needs_rows", "until", "ends", "sample", "full", "place", "move", "cancel")
+
+
+class Handed(NamedTuple):
+    """A row handed to the caller's own lanes. `cancel_due_ms`: when its client leaves, inf if it stays."""
+
+    request: int             # trace row ordinal
+    worker: int
+    rank: int
+    input_tokens: int
+    output_tokens: int
+    hash_ids: tuple
+    due_ms: float
+    cancel_due_ms: float
 
 
 cdef inline double _deadline(Machine machine) noexcept nogil:
@@ -30,6 +48,10 @@ cdef inline bint _wants_run(Machine machine) noexcept nogil:
     if machine.phase == PHASE_IN_PASS:
         return machine.accepting and machine.command_lane.count > 0 or machine.cancel_lane.count > 0
     return machine.phase != PHASE_IDLE or machine.command_lane.count > 0 or machine.cancel_lane.count > 0
+
+
+cdef inline Envelope* _find_waiting(Machine machine, int64_t command_id) noexcept nogil:
+    return machine.find_waiting(command_id)
 
 
 cdef inline int64_t _queued_on(Machine machine, int32_t rank) noexcept nogil:
@@ -49,14 +71,6 @@ cdef inline int _publish_cuts(Machine machine, EventBuffer out, double now_ms) e
     return 0
 
 
-cdef inline bint _before(Arrival* a, Arrival* b) noexcept nogil:
-    if a.due_ms != b.due_ms:
-        return a.due_ms < b.due_ms
-    if a.order != b.order:
-        return a.order < b.order
-    return a.turn < b.turn
-
-
 @cython.final
 cdef class Fleet:
     """Machines of one replay, workers in id order; all publish into one EventBuffer.
@@ -68,10 +82,14 @@ cdef class Fleet:
         external_placement: `advance` returns "place" for every row that is due; the caller answers with `place_next`.
             Without it rows go round robin.
         wake_on_end: `advance` returns "ends" whenever requests ended, before rows of that instant are handed over.
+        external: the caller's shells move the machines and own their lanes. `advance` returns "move" for the worker
+            `moving_worker`, which is to run at reading `now_ms` until it has to wait (`hold_boundary`: at a pass boundary,
+            too); "place" for every row that is due, taken with `take_next`; "cancel" for every client that leaves,
+            taken with `take_cancel`. Shells that run freely call `note_now` in place of `advance`.
     """
 
     def __cinit__(self, machines, EventBuffer out not None, *, bint telemetry=False, bint wake_on_end=False,
-                  bint external_placement=False):
+                  bint external_placement=False, bint external=False):
         cdef Py_ssize_t i
         self.machines = tuple(machines)
         self.num_workers = <int32_t>len(self.machines)
@@ -79,7 +97,10 @@ cdef class Fleet:
             raise ValueError("num_workers must be positive")
         self.out = out
         self.telemetry, self.wake_on_end = telemetry, wake_on_end
-        self.external_placement = external_placement
+        self.external_placement, self.external = external_placement, external
+        self.arrivals = Arrivals()
+        self.leaving = Cancellations()
+        self.moving_worker = -1
         self.horizon_ms = 0.0
         self.first_round = True
         self.sample_ms = INFINITY
@@ -94,10 +115,6 @@ cdef class Fleet:
         self.dp_size = self.machines[0].engine.dp_size
 
     def __dealloc__(self):
-        cdef int64_t i
-        for i in range(self.heap_count):
-            free(self.heap[i].hash_ids)
-        free(self.heap)
         free(self.workers)
         free(self.next_rank)
         free(self.ended)
@@ -106,7 +123,7 @@ cdef class Fleet:
 
     def push_rows(self, double[::1] due_ms, int32_t[::1] request, int64_t[::1] order, int64_t[::1] turn,
                   int64_t[::1] session, int64_t[::1] input_tokens, int64_t[::1] output_tokens,
-                  int64_t[::1] hash_offsets, uint64_t[::1] hash_ids):
+                  int64_t[::1] hash_offsets, uint64_t[::1] hash_ids, double[::1] cancel_after_ms=None):
         """Hand rows over, in any order; each enters at its time.
 
         Args:
@@ -114,6 +131,7 @@ cdef class Fleet:
             request: (n,) trace row ordinals. order, turn: (n,) total order at one instant.
             session: (n,) session ordinals to report, -1 = none. input_tokens, output_tokens: (n,) lengths.
             hash_offsets: (n + 1,) row i owns hash_ids[hash_offsets[i]:hash_offsets[i + 1]].
+            cancel_after_ms: (n,) patience of each client from its arrival on [ms], INFINITY = it stays; None: all stay.
 
         Raises:
             ValueError: columns that do not fit each other, or a time that is none; nothing was handed over.
@@ -123,17 +141,21 @@ cdef class Fleet:
         cdef Arrival arrival
         if not (n == request.shape[0] == order.shape[0] == turn.shape[0] == session.shape[0] == input_tokens.shape[0]
                 == output_tokens.shape[0] == hash_offsets.shape[0] - 1 and 0 <= hash_offsets[0]
-                and hash_offsets[n] <= hash_ids.shape[0]):
+                and hash_offsets[n] <= hash_ids.shape[0]
+                and (cancel_after_ms is None or n == cancel_after_ms.shape[0])):
             raise ValueError(f"columns of rows do not fit each other: {n} times, {hash_offsets.shape[0]} offsets, "
                              f"{hash_ids.shape[0]} hash ids")
         for i in range(n):
             if not 0.0 <= due_ms[i] < INFINITY or hash_offsets[i] > hash_offsets[i + 1]:
                 raise ValueError(f"row {request[i]}: due at {due_ms[i]} ms, hash ids from {hash_offsets[i]} "
                                  f"to {hash_offsets[i + 1]}")
+            if cancel_after_ms is not None and not cancel_after_ms[i] >= 0.0:
+                raise ValueError(f"row {request[i]}: its client leaves after {cancel_after_ms[i]} ms")
         for i in range(n):
             arrival.due_ms, arrival.order, arrival.turn = due_ms[i], order[i], turn[i]
             arrival.n_in, arrival.n_out = input_tokens[i], output_tokens[i]
             arrival.session, arrival.request = session[i], request[i]
+            arrival.cancel_after_ms = INFINITY if cancel_after_ms is None else cancel_after_ms[i]
             arrival.num_hash_ids = hash_offsets[i + 1] - hash_offsets[i]
             arrival.hash_ids = NULL
             if arrival.num_hash_ids > 0:
@@ -141,7 +163,7 @@ cdef class Fleet:
                 if arrival.hash_ids is NULL:
                     raise MemoryError("hash ids of a row")
                 memcpy(arrival.hash_ids, &hash_ids[hash_offsets[i]], arrival.num_hash_ids * sizeof(uint64_t))
-            self.heap_push(&arrival)
+            self.arrivals.push(&arrival)
 
     def set_horizon(self, double horizon_ms):
         """All rows due before `horizon_ms` have been handed over; INFINITY: all there are."""
@@ -170,7 +192,7 @@ cdef class Fleet:
     def next_arrival(self):
         """The row to place, after "place": (request, input tokens, hash ids)."""
         cdef int64_t i
-        cdef Arrival* arrival = &self.heap[0]
+        cdef Arrival* arrival = &self.arrivals.heap[0]
         return arrival.request, arrival.n_in, [arrival.hash_ids[i] for i in range(arrival.num_hash_ids)]
 
     def place_next(self, int32_t worker, int32_t rank):
@@ -181,28 +203,134 @@ cdef class Fleet:
         """
         if not (0 <= worker < self.num_workers and 0 <= rank < self.dp_size):
             raise ValueError(f"no worker {worker} with rank {rank}")
-        if self.heap_count == 0 or self.heap[0].due_ms > self.now_ms:
-            raise ValueError("no row is due")
+        self._check_row_due()
+        if self.external:
+            raise ValueError("an external fleet hands rows over by take_next")
         self.place(worker, rank)
+
+    def _check_row_due(self):
+        if self.arrivals.next_due() > self.now_ms:
+            raise ValueError("no row is due")
 
     def ended_requests(self):
         """Requests that ended since the last call, in order: workers, then ranks, then positions."""
         cdef int64_t i
+        self.find_ends()
         ended = [self.ended[i] for i in range(self.num_ended)]
         self.num_ended = 0
         return ended
 
     def clear_events(self):
         """The caller has read the events: forget them."""
+        self.find_ends()
         self.scanned = 0
         self.out.reset()
 
-    def publish_cuts(self):
-        """Append one CUT record for each request that arrived and has not ended; the run is over."""
+    def publish_cuts(self, int32_t worker=-1):
+        """Append one CUT record for each request of a worker that arrived and has not ended (-1: of all workers); the
+        run is over. Those on lanes of the caller's are its own to tell, by `publish_cut`."""
         cdef int32_t i
+        if not -1 <= worker < self.num_workers:
+            raise ValueError(f"no worker {worker}")
         with nogil:
             for i in range(self.num_workers):
-                _publish_cuts(<Machine>self.workers[i], self.out, self.last_event_ms)
+                if worker == -1 or worker == i:
+                    _publish_cuts(<Machine>self.workers[i], self.out, self.last_event_ms)
+
+    # -- moves of the caller's own ----------------------------------------------------------------
+
+    @property
+    def next_place(self):
+        """(worker, rank) the fleet's own round robin gives the next row."""
+        cdef int32_t worker, rank
+        self.choose(&worker, &rank)
+        return worker, rank
+
+    def take_next(self, int32_t worker=-1, int32_t rank=-1, double at_ms=NAN, int64_t queued=0):
+        """Answer to "place" of an external fleet: the row that is due arrives, and is the caller's.
+
+        Args:
+            worker, rank: where the caller places it; both -1: round robin.
+            at_ms: when it arrives [ms]; NaN: at the time it was due. Its client's patience counts from there.
+            queued: with `telemetry`, submissions of that rank that wait on the caller's lane, this one not counted.
+
+        Raises:
+            ValueError: no such worker or rank, no time, nothing is due, or the fleet moves its machines itself.
+        """
+        cdef Arrival arrival
+        cdef int64_t i
+        self._check_external()
+        self._check_row_due()
+        if worker == -1 and rank == -1:
+            self.choose(&worker, &rank)
+            self.count_turn(worker, rank)
+        elif not (0 <= worker < self.num_workers and 0 <= rank < self.dp_size):
+            raise ValueError(f"no worker {worker} with rank {rank}")
+        if at_ms == at_ms and not 0.0 <= at_ms < INFINITY:
+            raise ValueError(f"a row cannot arrive at {at_ms} ms")
+        self.arrivals.pop(&arrival)
+        try:
+            hash_ids = tuple([arrival.hash_ids[i] for i in range(arrival.num_hash_ids)])
+        finally:
+            free(arrival.hash_ids)
+        if at_ms != at_ms:
+            at_ms = arrival.due_ms
+        self.arrive(&arrival, at_ms, worker, rank, -1)
+        if self.telemetry:
+            _publish_gauges(<Machine>self.workers[worker], rank, self.out, self.now_ms,
+                            _queued_on(<Machine>self.workers[worker], rank) + queued + 1)
+        return Handed(arrival.request, worker, rank, arrival.n_in, arrival.n_out, hash_ids, arrival.due_ms,
+                      at_ms + arrival.cancel_after_ms)
+
+    def take_cancel(self):
+        """Answer to "cancel" of an external fleet: (request, worker, rank) of the client that leaves now.
+
+        Raises:
+            ValueError: nobody leaves now, or the fleet moves its machines itself.
+        """
+        cdef Leaving gone
+        self._check_external()
+        self.find_ends()
+        if self.leaving.next_due() > self.now_ms:
+            raise ValueError("no cancellation is due")
+        self.leaving.pop(&gone)
+        return gone.request, gone.worker, gone.rank
+
+    def note_now(self, double ms):
+        """Something happens at `ms` on the clock of shells that run freely; time never goes back.
+
+        Raises:
+            ValueError: no time.
+        """
+        if not isfinite(ms) or ms < 0.0:
+            raise ValueError(f"time must be finite and not negative, got {ms}")
+        self.now_ms = max(self.now_ms, ms)
+        self._note_event()
+
+    def publish_cut(self, int32_t request, int32_t worker, int32_t rank):
+        """Append the CUT record of a request that waits on a lane of the caller's; the run is over."""
+        self.out.emplace(EV_CUT, self.last_event_ms, worker, rank, request)
+
+    def _check_external(self):
+        if not self.external:
+            raise ValueError("the fleet moves its machines itself")
+
+    @property
+    def next_due_ms(self):
+        """When the next row or cancellation is due [ms]; inf when none is known."""
+        self.find_ends()
+        return min(self.arrivals.next_due(), self.leaving.next_due())
+
+    @property
+    def needs_rows(self):
+        """The next row may be one that was not handed over yet."""
+        return self.horizon_ms < INFINITY and self.arrivals.next_due() >= self.horizon_ms
+
+    @property
+    def next_instant_ms(self):
+        """When anything but a sample happens next [ms]; inf when nothing does."""
+        self.find_ends()
+        return self.next_instant()
 
     @property
     def idle(self):
@@ -211,6 +339,7 @@ cdef class Fleet:
 
     cdef int run(self, double until_ms, Py_ssize_t max_records) except -1 nogil:
         cdef double at
+        cdef int status
         while True:
             if self.stage == STAGE_PICK:
                 if self.out.count >= max_records:
@@ -225,14 +354,25 @@ cdef class Fleet:
                 self.now_ms = max(self.now_ms, min(at, self.sample_ms))
                 self.stage = STAGE_ENDS
             if self.stage == STAGE_ENDS:
-                self.end_passes()
+                if self.external:
+                    if self.wants_move(True):
+                        return FLEET_MOVE
+                else:
+                    self.end_passes()
                 self.stage = STAGE_ARRIVALS
                 if self.tell_ends():
                     return FLEET_ENDS
             if self.stage == STAGE_ARRIVALS:
-                if self.hand_over() == FLEET_PLACE:
-                    return FLEET_PLACE
-                self.run_machines()
+                status = self.hand_over()
+                if status != 0:
+                    return status
+                self.stage = STAGE_RUN
+            if self.stage == STAGE_RUN:
+                if self.external:
+                    if self.wants_move(False):
+                        return FLEET_MOVE
+                else:
+                    self.run_machines()
                 self.find_ends()
                 self.stage = STAGE_AGAIN
                 # The sample of time 0 is the baseline: it comes when that instant is over.
@@ -243,7 +383,7 @@ cdef class Fleet:
             self.stage = STAGE_ARRIVALS
             if self.tell_ends():
                 return FLEET_ENDS
-            if self.heap_count > 0 and self.heap[0].due_ms <= self.now_ms:
+            if self.arrivals.next_due() <= self.now_ms:
                 continue
             self.first_round = True
             self.stage = STAGE_PICK
@@ -257,7 +397,7 @@ cdef class Fleet:
 
     cdef double next_instant(self) noexcept nogil:
         """Next time at which anything but a sample happens [ms]; INFINITY when nothing does."""
-        cdef double at = self.heap[0].due_ms if self.heap_count > 0 else INFINITY
+        cdef double at = min(self.arrivals.next_due(), self.leaving.next_due())
         cdef int32_t i
         for i in range(self.num_workers):
             at = min(at, _deadline(<Machine>self.workers[i]))
@@ -284,34 +424,72 @@ cdef class Fleet:
         return 0
 
     cdef int hand_over(self) except -1 nogil:
-        """Place everything that is due: round robin over workers, then over the ranks of the worker.
-
-        A request that is then rejected has used its turn.
-        """
+        """Everything that is due goes on its lane: rows, then cancellations. 0, or why the caller has to do it."""
         cdef int32_t worker, rank
-        while self.heap_count > 0 and self.heap[0].due_ms <= self.now_ms:
+        cdef Leaving gone
+        while self.arrivals.next_due() <= self.now_ms:
             self._note_event()
-            if self.external_placement:
+            if self.external or self.external_placement:
                 return FLEET_PLACE
-            worker = <int32_t>(self.next_worker % self.num_workers)
-            rank = <int32_t>(self.next_rank[worker] % self.dp_size)
-            self.next_worker = worker + 1
-            self.next_rank[worker] = rank + 1
+            self.choose(&worker, &rank)
+            self.count_turn(worker, rank)
             self.place(worker, rank)
+        while self.leaving.next_due() <= self.now_ms:
+            self._note_event()
+            if self.external:
+                return FLEET_CANCEL
+            self.leaving.pop(&gone)
+            self.cancel(&gone)
         return 0
+
+    cdef int choose(self, int32_t* worker, int32_t* rank) noexcept nogil:
+        """Round robin over workers, then over the ranks of the worker."""
+        worker[0] = <int32_t>(self.next_worker % self.num_workers)
+        rank[0] = <int32_t>(self.next_rank[worker[0]] % self.dp_size)
+        return 0
+
+    cdef int count_turn(self, int32_t worker, int32_t rank) noexcept nogil:
+        """A request that is then rejected has used its turn."""
+        self.next_worker = worker + 1
+        self.next_rank[worker] = rank + 1
+        return 0
+
+    cdef int arrive(self, Arrival* arrival, double at_ms, int32_t worker, int32_t rank,
+                    int64_t command_id) except -1 nogil:
+        """Record an arrival, and that its client will leave if it is one of those."""
+        cdef Leaving leaving
+        cdef Event* event = self.out.emplace(EV_ARRIVAL, at_ms, worker, rank, arrival.request)
+        event.a, event.b, event.c, event.d = arrival.n_in, arrival.n_out, arrival.session, arrival.turn
+        self.num_arrived += 1
+        leaving.due_ms = at_ms + arrival.cancel_after_ms
+        if leaving.due_ms < INFINITY:
+            leaving.order, leaving.turn, leaving.command_id = arrival.order, arrival.turn, command_id
+            leaving.request, leaving.worker, leaving.rank = arrival.request, worker, rank
+            self.leaving.add(&leaving)
+        return 0
+
+    cdef int cancel(self, Leaving* leaving) except -1 nogil:
+        """A client leaves. Its cancellation waits for admission: it follows a submission that was not applied yet."""
+        cdef Envelope envelope
+        cdef Envelope* submitted = _find_waiting(<Machine>self.workers[leaving.worker], leaving.command_id)
+        envelope.command_id = self.next_command
+        self.next_command += 1
+        if submitted is not NULL:
+            submitted.cancel_id = envelope.command_id
+            return 0
+        envelope.kind, envelope.rank, envelope.request, envelope.discard = CMD_CANCEL, leaving.rank, leaving.request, 1
+        envelope.n_in = envelope.n_out = envelope.num_hash_ids = 0
+        envelope.hash_ids, envelope.cancel_id = NULL, -1
+        return (<Machine>self.workers[leaving.worker]).put(&envelope)
 
     cdef int place(self, int32_t worker, int32_t rank) except -1 nogil:
         """The next arrival goes on the lane of a worker."""
-        cdef Arrival popped
-        cdef Arrival* arrival = &popped
+        cdef Arrival arrival
         cdef Envelope envelope
-        cdef Event* event
-        self.heap_pop(&popped)
-        event = self.out.emplace(EV_ARRIVAL, arrival.due_ms, worker, rank, arrival.request)
-        event.a, event.b, event.c, event.d = arrival.n_in, arrival.n_out, arrival.session, arrival.turn
-        self.num_arrived += 1
-        envelope.command_id = self.next_command
+        self.arrivals.pop(&arrival)
+        envelope.command_id, envelope.cancel_id = self.next_command, -1
         self.next_command += 1
+        self.arrive(&arrival, arrival.due_ms, worker, rank, envelope.command_id)
         envelope.kind, envelope.rank, envelope.request, envelope.discard = CMD_SUBMIT, rank, arrival.request, 0
         envelope.n_in, envelope.n_out = arrival.n_in, arrival.n_out
         envelope.hash_ids, envelope.num_hash_ids = arrival.hash_ids, arrival.num_hash_ids
@@ -320,6 +498,22 @@ cdef class Fleet:
             _publish_gauges(<Machine>self.workers[worker], rank, self.out, self.now_ms,
                             _queued_on(<Machine>self.workers[worker], rank))
         return 0
+
+    cdef bint wants_move(self, bint hold_boundary) noexcept nogil:
+        """Whether the caller has to move another worker in this stage; `moving_worker` is set to it."""
+        cdef int32_t worker
+        self.hold_boundary = hold_boundary
+        while self.next_to_move < self.num_workers:
+            worker = self.next_to_move
+            self.next_to_move += 1
+            if not hold_boundary or _deadline(<Machine>self.workers[worker]) <= self.now_ms:
+                if hold_boundary:
+                    self._note_event()
+                self.moving_worker = worker
+                return True
+        self.next_to_move = 0
+        self.moving_worker = -1
+        return False
 
     cdef int run_machines(self) except -1 nogil:
         cdef int32_t i
@@ -330,64 +524,25 @@ cdef class Fleet:
 
     cdef int find_ends(self) except -1 nogil:
         """Note the requests that ended since the last look; the records may be cleared afterwards."""
-        cdef int32_t* grown
-        if not self.wake_on_end:
+        if not self.wake_on_end and self.leaving.count == 0:
             return 0
         while self.scanned < self.out.count:
             if self.out.records[self.scanned].kind == EV_TERMINAL:
-                if self.num_ended == self.ended_capacity:
-                    grown = <int32_t*>realloc(self.ended, (self.ended_capacity * 2 + 64) * sizeof(int32_t))
-                    if grown is NULL:
-                        with gil:
-                            raise MemoryError("ended requests")
-                    self.ended = grown
-                    self.ended_capacity = self.ended_capacity * 2 + 64
-                self.ended[self.num_ended] = self.out.records[self.scanned].request
-                self.num_ended += 1
+                self.leaving.drop(self.out.records[self.scanned].request)
+                if self.wake_on_end:
+                    self.note_end(self.out.records[self.scanned].request)
             self.scanned += 1
         return 0
 
-    # -- heap -------------------------------------------------------------------------------------
-
-    cdef int heap_push(self, Arrival* arrival) except -1 nogil:
-        cdef Arrival* grown
-        cdef int64_t at, parent
-        if self.heap_count == self.heap_capacity:
-            grown = <Arrival*>realloc(self.heap, (self.heap_capacity * 2 + 64) * sizeof(Arrival))
+    cdef int note_end(self, int32_t request) except -1 nogil:
+        cdef int32_t* grown
+        if self.num_ended == self.ended_capacity:
+            grown = <int32_t*>realloc(self.ended, (self.ended_capacity * 2 + 64) * sizeof(int32_t))
             if grown is NULL:
-                free(arrival.hash_ids)
                 with gil:
-                    raise MemoryError("arrivals")
-            self.heap = grown
-            self.heap_capacity = self.heap_capacity * 2 + 64
-        at = self.heap_count
-        self.heap_count += 1
-        while at > 0:
-            parent = (at - 1) // 2
-            if not _before(arrival, &self.heap[parent]):
-                break
-            self.heap[at] = self.heap[parent]
-            at = parent
-        self.heap[at] = arrival[0]
-        return 0
-
-    cdef int heap_pop(self, Arrival* arrival) noexcept nogil:
-        cdef Arrival last
-        cdef int64_t at = 0
-        cdef int64_t child
-        arrival[0] = self.heap[0]
-        self.heap_count -= 1
-        last = self.heap[self.heap_count]
-        while True:
-            child = 2 * at + 1
-            if child >= self.heap_count:
-                break
-            if child + 1 < self.heap_count and _before(&self.heap[child + 1], &self.heap[child]):
-                child += 1
-            if not _before(&self.heap[child], &last):
-                break
-            self.heap[at] = self.heap[child]
-            at = child
-        if self.heap_count > 0:
-            self.heap[at] = last
+                    raise MemoryError("ended requests")
+            self.ended = grown
+            self.ended_capacity = self.ended_capacity * 2 + 64
+        self.ended[self.num_ended] = request
+        self.num_ended += 1
         return 0

@@ -12,6 +12,7 @@ cdef struct Envelope:
     int64_t n_out
     uint64_t* hash_ids           # owned by whoever holds the envelope; NULL after it is applied
     int64_t num_hash_ids
+    int64_t cancel_id            # submit: its client has gone, this cancellation follows directly; -1 = none
 
 
 cdef struct Lane:
@@ -22,6 +23,9 @@ cdef struct Lane:
 
 
 cdef int lane_push(Lane* lane, Envelope* envelope) except -1 nogil
+cdef int64_t lane_count(Lane* lane, int32_t rank) noexcept nogil
+cdef Envelope* lane_find(Lane* lane, int64_t command_id) noexcept nogil
 cdef int lane_pop(Lane* lane, Envelope* envelope) noexcept nogil
+cdef int push_cancel_behind(Lane* cancel_lane, Envelope* submitted) except -1 nogil
 cdef void lane_free(Lane* lane) noexcept nogil
 cdef int pack_command(object command, Envelope* envelope) except -1

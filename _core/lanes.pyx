@@ -53,6 +53,45 @@ cdef int lane_pop(Lane* lane, Envelope* envelope) noexcept nogil:
     return 1
 
 
+cdef int64_t lane_count(Lane* lane, int32_t rank) noexcept nogil:
+    """Envelopes for a rank."""
+    cdef int64_t i
+    cdef int64_t n = 0
+    for i in range(lane.count):
+        n += lane.items[(lane.head + i) & lane.mask].rank == rank
+    return n
+
+
+cdef Envelope* lane_find(Lane* lane, int64_t command_id) noexcept nogil:
+    """Envelope of that id on a lane whose ids ascend; NULL when it is not there."""
+    cdef int64_t low = 0
+    cdef int64_t high = lane.count
+    cdef int64_t middle
+    cdef Envelope* envelope
+    while low < high:
+        middle = (low + high) // 2
+        envelope = &lane.items[(lane.head + middle) & lane.mask]
+        if envelope.command_id == command_id:
+            return envelope
+        if envelope.command_id < command_id:
+            low = middle + 1
+        else:
+            high = middle
+    return NULL
+
+
+cdef int push_cancel_behind(Lane* cancel_lane, Envelope* submitted) except -1 nogil:
+    """Append the cancellation that waited until this submission was applied, if one did."""
+    cdef Envelope envelope = submitted[0]
+    if submitted.cancel_id < 0:
+        return 0
+    envelope.command_id, envelope.cancel_id = submitted.cancel_id, -1
+    envelope.kind, envelope.discard = CMD_CANCEL, 1
+    envelope.n_in = envelope.n_out = envelope.num_hash_ids = 0
+    envelope.hash_ids = NULL
+    return lane_push(cancel_lane, &envelope)
+
+
 cdef void lane_free(Lane* lane) noexcept nogil:
     cdef Envelope envelope
     while lane_pop(lane, &envelope):
@@ -74,6 +113,7 @@ cdef int pack_command(object command, Envelope* envelope) except -1:
     envelope.rank = command.rank
     envelope.request = command.request
     envelope.discard = command.discard
+    envelope.cancel_id = -1
     envelope.n_in, envelope.n_out = command.n_in, command.n_out
     if envelope.num_hash_ids > 0:
         envelope.hash_ids = <uint64_t*>malloc(envelope.num_hash_ids * sizeof(uint64_t))

@@ -13,11 +13,11 @@ import numpy as np
 from mocker_replay._core.driver import Machine, Step
 from mocker_replay._core.engine import Engine
 from mocker_replay._core.event_buffer import EventBuffer
-from mocker_replay._core.fleet import Fleet
+from mocker_replay._core.fleet import Fleet, Handed
 from mocker_replay._core.lanes import Command
 from mocker_replay._core.sched_vllm import VllmScheduler
 from mocker_replay._core.timing import TimingModel
-from mocker_replay.events import EventKind
+from mocker_replay.events import CommandKind, EventKind
 
 
 class Record(NamedTuple):
@@ -93,11 +93,15 @@ def make_fleet(
     telemetry: bool = False,
     wake_on_end: bool = False,
     external_placement: bool = False,
+    external: bool = False,
     **settings: Any,
 ) -> Fleet:
     out = EventBuffer()
     machines = [make_machine(worker=worker, out=out, **settings) for worker in range(num_workers)]
-    return Fleet(machines, out, telemetry=telemetry, wake_on_end=wake_on_end, external_placement=external_placement)
+    return Fleet(
+        machines, out, telemetry=telemetry, wake_on_end=wake_on_end, external_placement=external_placement,
+        external=external,
+    )  # fmt: skip
 
 
 def check_ranks(machines: Iterable[Machine]) -> None:
@@ -130,6 +134,7 @@ class Row(NamedTuple):
     hash_ids: tuple[int, ...]
     session: int = -1
     turn: int = 0
+    cancel_after_ms: float = math.inf
 
 
 def push_rows(fleet: Fleet, rows: Sequence[Row], first: int = 0) -> None:
@@ -148,6 +153,7 @@ def push_rows(fleet: Fleet, rows: Sequence[Row], first: int = 0) -> None:
         np.array([row.n_out for row in rows], np.int64),
         offsets,
         np.array([key for row in rows for key in row.hash_ids], np.uint64),
+        np.array([row.cancel_after_ms for row in rows], np.float64),
     )
 
 
@@ -184,6 +190,7 @@ class Shell:
     space: float = math.inf
     closed: bool = False
     token: bool = False  # the cancel token fired
+    closed_lanes: set[str] = field(default_factory=set)  # "cancels_closed", "commands_closed": found when empty, too
     reading_of: Callable[[float], float] = float
     cancels: deque[Command] = field(default_factory=deque)
     commands: deque[Command] = field(default_factory=deque)
@@ -259,7 +266,10 @@ class Shell:
             return self.closed
         if stimulus.startswith("boundary_"):
             return self._boundary_stimulus() == stimulus
-        return stimulus != "lane_closed"  # go, yielded, lane_counts, lane_empty are always there
+        if stimulus in ("cancels_closed", "commands_closed"):
+            lane = self.cancels if stimulus == "cancels_closed" else self.commands
+            return stimulus in self.closed_lanes and not lane
+        return True  # go, yielded, lane_counts, lane_empty are always there
 
     def _boundary_stimulus(self) -> str | None:
         if self.boundary:
@@ -280,3 +290,48 @@ class Shell:
             asked = self.boundary.popleft()
             return (None if isinstance(asked, str) else asked), (0, 0)
         return None, (0, 0)
+
+
+class OwnShells:
+    """Moves the machines of an external fleet: a Shell each, its lanes, and cancellations that wait for admission."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.shells = [Shell(machine) for machine in fleet.machines]
+        self.ids = iter(range(1 << 40))
+        self.admitted: set[int] = set()
+        self.gone: dict[int, Command] = {}
+
+    def move(self) -> None:
+        """Answer to "move": one machine runs at this instant until it has to wait."""
+        shell = self.shells[self.fleet.moving_worker]
+        shell.now_ms = self.fleet.now_ms
+        shell.finishing = not self.fleet.hold_boundary
+        while (step := shell.take()) is not None:
+            self._admit(shell, read_records(self.fleet.out, len(self.fleet.out) - step.events))
+
+    def _admit(self, shell: Shell, records: Iterable[Record]) -> None:
+        for record in records:
+            if record.kind == EventKind.COMMAND and record.a == CommandKind.SUBMIT:
+                self.admitted.add(record.request)
+                if record.request in self.gone:
+                    shell.put(self.gone.pop(record.request))
+
+    def place(self) -> Handed:
+        """Answer to "place", round robin."""
+        worker, rank = self.fleet.next_place
+        queued = sum(command.rank == rank for command in self.shells[worker].commands)
+        row = self.fleet.take_next(queued=queued)
+        assert (row.worker, row.rank) == (worker, rank)
+        lengths = row.input_tokens, row.output_tokens
+        self.shells[worker].put(Command(next(self.ids), "submit", row.request, rank, *lengths, row.hash_ids))
+        return row
+
+    def cancel(self) -> None:
+        """Answer to "cancel": on its lane, or behind a submission that was not applied yet."""
+        request, worker, rank = self.fleet.take_cancel()
+        command = cancel(next(self.ids), request, rank=rank, discard=True)
+        if request in self.admitted:
+            self.shells[worker].put(command)
+        else:
+            self.gone[request] = command

@@ -11,12 +11,15 @@ PUBLISHING = ("published", "publish_closed", "cancel")
 # What may come in each phase, the first wins. Phases that do not wait for the token still remember it.
 WANTS: dict[str, tuple[str, ...]] = {
     "turn": ("cancel", "go"),
-    "idle": ("cancel", "cancel_item", "command_item", "internal_timer", "lane_closed"),
+    "idle": ("cancel", "cancel_item", "cancels_closed", "command_item", "commands_closed", "internal_timer"),
     "snapshot": ("lane_counts",),
     "snapshot_cancels": ("cancel_item", "lane_empty"),
     "snapshot_commands": ("command_item", "lane_empty"),
     "start_pass": ("go",),
-    "in_pass": ("cancel", "cancel_item", "pass_timer", "internal_timer", "command_item", "lane_closed"),
+    "in_pass": (
+        *("cancel", "cancel_item", "cancels_closed", "pass_timer", "internal_timer"),
+        *("command_item", "commands_closed"),
+    ),
     "at_boundary": ("cancel", "boundary_apply", "boundary_finish", "boundary_dropped"),
     "post_pass": ("lane_counts",),
     "post_cancels": ("cancel_item", "lane_empty"),

@@ -1,0 +1,25 @@
+# Rows of a trace that are not due yet.
+from libc.stdint cimport int32_t, int64_t, uint64_t
+
+
+cdef struct Arrival:
+    double due_ms
+    int64_t order                # at one instant: session order, then turn
+    int64_t turn
+    int64_t n_in
+    int64_t n_out
+    uint64_t* hash_ids           # owned by the heap until handed over
+    int64_t num_hash_ids
+    int64_t session              # reported with the arrival, -1 = none
+    double cancel_after_ms       # the client's patience from its arrival on [ms]; INFINITY = it stays
+    int32_t request
+
+
+cdef class Arrivals:
+    cdef Arrival* heap                   # (capacity,) binary min-heap by (due_ms, order, turn), owned
+    cdef int64_t count
+    cdef int64_t capacity
+
+    cdef double next_due(self) noexcept nogil
+    cdef int push(self, Arrival* arrival) except -1 nogil
+    cdef int pop(self, Arrival* arrival) noexcept nogil

@@ -1,0 +1,5 @@
+from typing import final
+
+@final
+class Arrivals:
+    def __len__(self) -> int: ...
