@@ -49,8 +49,8 @@ class Attachments(NamedTuple):
 class LiveEngine:
     """One rank of a live engine. Start it with `start`, or all ranks of one engine with `start_grouped`.
 
-    Belongs to one event loop. When the last reference is gone, its rank stops; `shutdown` stops it orderly and says what
-    went wrong.
+    Belongs to one event loop. When the last reference is gone, its rank stops; `shutdown` stops it orderly and says
+    what went wrong.
     """
 
     def __init__(self, rank: Rank) -> None:

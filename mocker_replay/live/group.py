@@ -21,7 +21,7 @@ from mocker_replay.shells.boundary import Boundary, BoundaryClosed
 from mocker_replay.shells.handle import Driver
 from mocker_replay.shells.lanes import LaneClosed
 from mocker_replay.shells.published import EventRecord, Published
-from mocker_replay.shells.tokens import CancelToken
+from mocker_replay.shells.tokens import CancelToken, resolve
 
 _log = logging.getLogger(__name__)
 
@@ -197,7 +197,7 @@ class Group:
             if rank.failure is not None and not self.token.cancelled:
                 raise rank.dispatch_error() from rank.failure
             if isinstance(batch, Outputs) and not batch.failed.done():
-                batch.failed.set_result(None if self.token.cancelled else batch.signals)
+                batch.failed.set_result(None if self.token.cancelled else list(batch.signals))
 
     async def _completed(self, event: Published) -> None:
         """Everything a pass end makes visible; the boundary is finished in any case but one."""
@@ -263,7 +263,7 @@ class Group:
     async def _deliver(self, rank: Rank, signals: list[OutputSignal]) -> list[OutputSignal] | None:
         """Signals that could not be delivered; None if the engine is being stopped."""
         batch = Outputs(signals, asyncio.get_running_loop().create_future())
-        key = self.token.on_cancel(lambda: batch.failed.done() or batch.failed.set_result(None))
+        key = self.token.on_cancel(lambda: resolve(batch.failed, None))
         try:
             await self._send_batch(rank, batch)
             return await batch.failed

@@ -17,6 +17,7 @@ from mocker_replay.live.errors import LiveError, NotRunning
 from mocker_replay.live.request import Prompt
 from mocker_replay.live.route import CancelResult, Route, Routes
 from mocker_replay.shells.published import Published
+from mocker_replay.shells.tokens import resolve
 
 _log = logging.getLogger(__name__)
 
@@ -72,8 +73,7 @@ class Operation:
         self._value, self._error = value, error
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            resolve(waiter, None)
 
 
 class Submission(Operation):

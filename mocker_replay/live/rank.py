@@ -1,7 +1,7 @@
 """One rank of a live engine: its routes, and the dispatcher that brings batches to them in order.
 
-Decides what becomes of each signal, and when a batch counts as delivered. Never decides what the scheduler does next; it
-is told of failed deliveries. Source: boundary specification, sections 2, 3, 5, 6 and 9.
+Decides what becomes of each signal, and when a batch counts as delivered. Never decides what the scheduler does next;
+it is told of failed deliveries. Source: boundary specification, sections 2, 3, 5, 6 and 9.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from mocker_replay.live.errors import LiveError, NotRunning
 from mocker_replay.live.metrics import EngineMetrics, ForwardPassPublisher, KvPublisher
 from mocker_replay.live.operations import Cancellation, SendResult, Submission
 from mocker_replay.live.request import (
-    Admission, GenerateRequest, OutputSignal, Prompt, Signal, TokenPlan, prompt_of,
+    Admission,
+    GenerateRequest,
+    OutputSignal,
+    Prompt,
+    Signal,
+    TokenPlan,
+    prompt_of,
 )  # fmt: skip
 from mocker_replay.live.route import Delivery, Route, Routes
 from mocker_replay.live.stream import Registration, RequestStream, start_cancellation

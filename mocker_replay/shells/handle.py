@@ -17,7 +17,7 @@ from mocker_replay.shells.lanes import BoundedLane, LaneClosed, Ticket, TicketSt
 from mocker_replay.shells.published import Published
 from mocker_replay.shells.readings import Nominal, Readings
 from mocker_replay.shells.realtime import Observer, OnReply, Queued, RealtimeShell
-from mocker_replay.shells.tokens import CancelToken
+from mocker_replay.shells.tokens import CancelToken, resolve
 
 LAST_COMMAND_ID: Final = 2**64 - 1  # never handed out
 
@@ -114,7 +114,7 @@ class DriverHandle:
             CommandFailed: the engine refused it, or the driver stopped before it acknowledged.
         """
         replied: asyncio.Future[tuple[bool, str]] = asyncio.get_running_loop().create_future()
-        ticket = self.put(command, lambda ok, text: replied.done() or replied.set_result((ok, text)), stamp_ms=stamp_ms)
+        ticket = self.put(command, lambda ok, text: resolve(replied, (ok, text)), stamp_ms=stamp_ms)
         try:
             ok, text = await replied
         except asyncio.CancelledError:

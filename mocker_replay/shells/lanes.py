@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from mocker_replay.shells.tokens import resolve
+
 T = TypeVar("T")
 Notify = Callable[[], None]
 
@@ -126,7 +128,7 @@ class BoundedLane(Generic[T]):
             LaneClosed: nothing can be placed any more.
         """
         placed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        ticket = self.put(item, lambda _: placed.done() or placed.set_result(None))
+        ticket = self.put(item, lambda _: resolve(placed, None))
         if ticket.state is TicketState.WAITING:
             try:
                 await placed

@@ -282,9 +282,9 @@ class RealtimeShell:
             return self.events.reader_gone
         if stimulus.startswith("boundary_"):
             return self._boundary_stimulus() == stimulus
-        if stimulus == "cancel_lane_closed":
+        if stimulus == "cancels_closed":
             return self.cancels.closed
-        if stimulus == "command_lane_closed":
+        if stimulus == "commands_closed":
             return self.commands.closed
         return True  # go, yielded, lane_counts and, behind its items, lane_empty
 

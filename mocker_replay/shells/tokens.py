@@ -12,6 +12,12 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
+def resolve(future: asyncio.Future[T], value: T) -> None:
+    """Set a result unless somebody gave up on it."""
+    if not future.done():
+        future.set_result(value)
+
+
 class CancelToken:
     """Once cancelled it stays so, and so do its children; a child's cancellation does not reach the parent."""
 
@@ -65,7 +71,7 @@ class CancelToken:
         if self._cancelled:
             return
         fired: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        key = self.on_cancel(lambda: fired.done() or fired.set_result(None))
+        key = self.on_cancel(lambda: resolve(fired, None))
         try:
             await fired
         finally:
@@ -130,5 +136,4 @@ class Watch(Generic[T]):
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            resolve(waiter, None)
