@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from mocker_replay._core.driver import Machine
@@ -179,8 +180,12 @@ def spawn(
     token: CancelToken | None = None,
     readings: Readings | None = None,
     observer: Observer | None = None,
+    origin_ns: int | None = None,
+    clear_events: Callable[[], None] | None = None,
 ) -> Driver:
-    """Start a driver in the running loop; its clock starts now.
+    """Start a driver in the running loop; its clock starts now, or at `origin_ns`.
+
+    `clear_events` is called instead of clearing the machine's event buffer, where others look at it, too.
 
     Raises:
         ConfigError: a capacity below 1; nothing was started.
@@ -197,6 +202,8 @@ def spawn(
         token=token,
         readings=readings,
         observer=observer,
+        origin_ns=origin_ns,
+        clear_events=clear_events,
     )
     actor = loop.create_task(shell.run(), name=f"driver of worker {machine.engine.worker}")
     return Driver(DriverHandle(_Share(shell, loop)), EventReceiver(shell.events), actor, shell)

@@ -139,6 +139,10 @@ class RealtimeShell:
         """Nobody waits for the answer any more."""
         self._replies.pop(command_id, None)
 
+    def waiting_commands(self) -> list[Command]:
+        """Commands on the command lane, which the machine has not seen."""
+        return [queued.command for queued in self.commands.items()]
+
     # -- running ------------------------------------------------------------------------------------
 
     async def run(self) -> None:
