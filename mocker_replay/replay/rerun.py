@@ -85,6 +85,7 @@ class _Rerun:
         self._seq = 0  # of the line that is due
         self._num_steps = 0
         self._last_steps = [deque[StepTaken](maxlen=_STEPS_TOLD) for _ in range(self._num_workers)]
+        self._last_worker: int | None = None
         self._stopped: str | None = None
 
     def result(self) -> RerunResult:
@@ -208,6 +209,7 @@ class _Rerun:
         machine = self._fleet.machines[taken.worker]
         phase = machine.phase_name
         self._last_steps[taken.worker].append(taken)
+        self._last_worker = taken.worker
         try:
             command = self._script.command_of(taken)
         except LookupError as exc:
@@ -308,12 +310,13 @@ class _Rerun:
         return event
 
     def _differs(self, rule: str, logged: bytes | None, made: bytes | None, worker: int | None = None) -> _Differs:
-        """The first difference; its worker is that of the step, or of the line."""
+        """The first difference; its worker is that of the step or of the line, or the one that moved last."""
         sides = [None if side is None else self._parse(side) for side in (logged, made)]
         for side in reversed(sides):
             found = None if side is None else side.get("worker")
             if worker is None and isinstance(found, int) and 0 <= found < self._num_workers:
                 worker = found
+        worker = self._last_worker if worker is None else worker
         difference = Difference(
             rule=rule if self._stopped is None else f"{rule} ({self._stopped})",
             seq=self._seq,

@@ -71,7 +71,7 @@ def runs(draw: st.DrawFn) -> tuple[dict[str, Any], list[Action], dict[str, Any]]
         "seed": draw(st.integers(0, 2**32)),
         "cut_wall_in_footer": draw(st.booleans()),
     }
-    end = draw(st.sampled_from([math.inf, math.inf, 0.0, 12.25, 30.0]))
+    end = draw(st.sampled_from([math.inf, 12.25]) | st.sampled_from([action.at_ms for action in script]))
     return arguments, script, {"stop_ms": end, "token": draw(st.booleans())}
 
 
