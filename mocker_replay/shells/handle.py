@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from mocker_replay._core.driver import Machine
-from mocker_replay._core.lanes import Command
+from mocker_replay._core.lanes import Command, check_command
 from mocker_replay.errors import ConfigError, MockerReplayError
 from mocker_replay.shells.clock import Clock, MonotonicClock
 from mocker_replay.shells.lanes import BoundedLane, LaneClosed, Ticket, TicketState
@@ -41,14 +41,19 @@ class _Share:
         self.clones = 0
 
     def release(self) -> None:
-        """A clone went away; may run on any thread, also after the loop was closed."""
-        if not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self.drop_one)
+        """A clone went away."""
+        _call_in(self.loop, self.drop_one)
 
     def drop_one(self) -> None:
         self.clones -= 1
         if self.clones == 0:
             self.shell.token.cancel()
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    """For finalisers, which run on any thread, also after the loop was closed."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(callback)
 
 
 class DriverHandle:
@@ -87,19 +92,22 @@ class DriverHandle:
         Args:
             on_reply: called once with the acknowledgement, or with why there is none.
             stamp_ms: nominal time of the command; the current time where none is given and the clock is nominal.
+
+        Raises:
+            ValueError, OverflowError, TypeError: no machine takes such a command.
         """
+        check_command(command)
         shell = self._shell
         if stamp_ms is None and isinstance(shell.readings, Nominal):
             stamp_ms = shell.wall_ms()
         lane = shell.cancels if command.kind == "cancel" else shell.commands
 
         def on_done(state: TicketState) -> None:
-            if state is not TicketState.PLACED:
-                shell.forget_reply(command.command_id)
-            if state is TicketState.REFUSED:
+            if state is TicketState.PLACED:
+                shell.expect_reply(command.command_id, on_reply)
+            elif state is TicketState.REFUSED:
                 on_reply(False, "control lane closed")
 
-        shell.expect_reply(command.command_id, on_reply)
         return lane.put(Queued(command, stamp_ms), on_done)
 
     async def send(self, command: Command, *, stamp_ms: float | None = None) -> str:
@@ -113,6 +121,7 @@ class DriverHandle:
         Raises:
             ControlLaneClosed: the driver takes no more commands.
             CommandFailed: the engine refused it, or the driver stopped before it acknowledged.
+            ValueError, OverflowError, TypeError: no machine takes such a command.
         """
         replied: asyncio.Future[tuple[bool, str]] = asyncio.get_running_loop().create_future()
         ticket = self.put(command, lambda ok, text: resolve(replied, (ok, text)), stamp_ms=stamp_ms)
@@ -127,10 +136,12 @@ class DriverHandle:
 
 
 class EventReceiver:
-    """The one consumer of a driver's events."""
+    """The one consumer of a driver's events. When it goes away, nobody reads them any more, as after `close`."""
 
-    def __init__(self, lane: BoundedLane[Published]) -> None:
+    def __init__(self, lane: BoundedLane[Published], loop: asyncio.AbstractEventLoop) -> None:
         self._lane = lane
+        self._finalizer = weakref.finalize(self, _call_in, loop, lane.close_reader)
+        self._finalizer.atexit = False
 
     def __len__(self) -> int:
         """Events waiting."""
@@ -159,6 +170,7 @@ class EventReceiver:
 
     def close(self) -> None:
         """Nobody reads any more: the driver stops with an error, unless it is being stopped."""
+        self._finalizer.detach()
         self._lane.close_reader()
 
 
@@ -206,4 +218,5 @@ def spawn(
         clear_events=clear_events,
     )
     actor = loop.create_task(shell.run(), name=f"driver of worker {machine.engine.worker}")
-    return Driver(DriverHandle(_Share(shell, loop)), EventReceiver(shell.events), actor, shell)
+    actor.add_done_callback(shell.ended)
+    return Driver(DriverHandle(_Share(shell, loop)), EventReceiver(shell.events, loop), actor, shell)
