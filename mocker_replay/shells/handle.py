@@ -17,7 +17,7 @@ from mocker_replay.shells.lanes import BoundedLane, LaneClosed, Ticket, TicketSt
 from mocker_replay.shells.published import Published
 from mocker_replay.shells.readings import Nominal, Readings
 from mocker_replay.shells.realtime import Observer, OnReply, Queued, RealtimeShell
-from mocker_replay.shells.tokens import CancelToken, resolve
+from mocker_replay.shells.tokens import CancelToken, call_on, resolve
 
 LAST_COMMAND_ID: Final = 2**64 - 1  # never handed out
 
@@ -41,8 +41,7 @@ class _Share:
 
     def release(self) -> None:
         """A clone went away; may run on any thread, also after the loop was closed."""
-        if not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self.drop_one)
+        call_on(self.loop, self.drop_one)
 
     def drop_one(self) -> None:
         self.clones -= 1
@@ -98,8 +97,10 @@ class DriverHandle:
             if state is TicketState.REFUSED:
                 on_reply(False, "control lane closed")
 
-        shell.expect_reply(command.command_id, on_reply)
-        return lane.put(Queued(command, stamp_ms), on_done)
+        ticket = lane.put(Queued(command, stamp_ms), on_done)
+        if ticket.state is not TicketState.REFUSED:  # who was refused has been told
+            shell.expect_reply(command.command_id, on_reply)
+        return ticket
 
     async def send(self, command: Command, *, stamp_ms: float | None = None) -> str:
         """Send a command with a reserved id and wait for its acknowledgement: its effects are on the event lane then.
