@@ -6,7 +6,9 @@ Decides nothing. A token is level-triggered, unlike the cancellation of a task, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -16,6 +18,16 @@ def resolve(future: asyncio.Future[T], value: T) -> None:
     """Set a result unless somebody gave up on it."""
     if not future.done():
         future.set_result(value)
+
+
+def call_on(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+    """Have a loop call this in one of its next turns; for finalisers, which run on any thread and at any time.
+
+    Nothing happens when the loop is closed, or is being closed at this moment.
+    """
+    if not loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # closed since
+            loop.call_soon_threadsafe(callback)
 
 
 class CancelToken:
@@ -115,20 +127,23 @@ class Watch(Generic[T]):
         self._closed = True
         self._wake()
 
-    async def changed(self, since: int) -> int:
-        """Until the version differs from `since`; returns it.
+    async def changed(self, since: int, token: CancelToken | None = None) -> int:
+        """Until the version differs from `since`, or the token fires; returns the version.
 
         Raises:
             WatchClosed: the writer is gone and nothing newer than `since` is there.
         """
-        while self._version == since:
+        while self._version == since and not (token is not None and token.cancelled):
             if self._closed:
                 raise WatchClosed
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
+            key = None if token is None else token.on_cancel(partial(resolve, waiter, None))
             try:
                 await waiter
             finally:
+                if token is not None and key is not None:
+                    token.forget(key)
                 if waiter in self._waiters:
                     self._waiters.remove(waiter)
         return self._version
