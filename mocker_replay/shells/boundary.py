@@ -15,6 +15,7 @@ from typing import NamedTuple
 from mocker_replay._core.lanes import Command, check_command
 from mocker_replay.errors import MockerReplayError
 from mocker_replay.shells.published import EventRecord
+from mocker_replay.shells.tokens import call_on
 
 
 class BoundaryClosed(MockerReplayError):
@@ -88,8 +89,8 @@ class BoundarySlot:
 
 def _report_drop(slot: BoundarySlot, loop: asyncio.AbstractEventLoop) -> None:
     """Runs wherever the collector finds the object, also after the loop was closed."""
-    if not slot.closed and not loop.is_closed():
-        loop.call_soon_threadsafe(slot.drop)
+    if not slot.closed:
+        call_on(loop, slot.drop)
 
 
 class Boundary:

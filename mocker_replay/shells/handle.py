@@ -18,7 +18,7 @@ from mocker_replay.shells.lanes import BoundedLane, LaneClosed, Ticket, TicketSt
 from mocker_replay.shells.published import Published
 from mocker_replay.shells.readings import Nominal, Readings
 from mocker_replay.shells.realtime import Observer, OnReply, Queued, RealtimeShell
-from mocker_replay.shells.tokens import CancelToken, resolve
+from mocker_replay.shells.tokens import CancelToken, call_on, resolve
 
 LAST_COMMAND_ID: Final = 2**64 - 1  # never handed out
 
@@ -41,19 +41,13 @@ class _Share:
         self.clones = 0
 
     def release(self) -> None:
-        """A clone went away."""
-        _call_in(self.loop, self.drop_one)
+        """A clone went away; may run on any thread, also after the loop was closed."""
+        call_on(self.loop, self.drop_one)
 
     def drop_one(self) -> None:
         self.clones -= 1
         if self.clones == 0:
             self.shell.token.cancel()
-
-
-def _call_in(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-    """For finalisers, which run on any thread, also after the loop was closed."""
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(callback)
 
 
 class DriverHandle:
@@ -140,7 +134,7 @@ class EventReceiver:
 
     def __init__(self, lane: BoundedLane[Published], loop: asyncio.AbstractEventLoop) -> None:
         self._lane = lane
-        self._finalizer = weakref.finalize(self, _call_in, loop, lane.close_reader)
+        self._finalizer = weakref.finalize(self, call_on, loop, lane.close_reader)
         self._finalizer.atexit = False
 
     def __len__(self) -> int:

@@ -6,6 +6,7 @@ Decides nothing. A token is level-triggered, unlike the cancellation of a task, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -16,6 +17,16 @@ def resolve(future: asyncio.Future[T], value: T) -> None:
     """Set a result unless somebody gave up on it."""
     if not future.done():
         future.set_result(value)
+
+
+def call_on(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+    """Have a loop call this in one of its next turns; for finalisers, which run on any thread and at any time.
+
+    Nothing happens when the loop is closed, or is being closed at this moment.
+    """
+    if not loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # closed since
+            loop.call_soon_threadsafe(callback)
 
 
 class CancelToken:
