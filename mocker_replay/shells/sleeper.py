@@ -109,7 +109,6 @@ class PreciseTimer:
         try:
             if self._descriptor is None:
                 self._descriptor = self._make()
-            self._armed_ns = None
             self._descriptor.arm(self._deadline_ns)
             self._watch(loop)
         except (OSError, NotImplementedError) as error:
@@ -168,6 +167,7 @@ class PreciseTimer:
         _warn_once(error)
 
     def _release(self) -> None:
+        self._unwatch()
         self._armed_ns = None
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:

@@ -161,14 +161,17 @@ class VirtualTimer:
     def __init__(self, loop: VirtualTimeLoop, on_expiry: Callable[[], None]) -> None:
         self._loop = loop
         self._on_expiry = on_expiry
-        self._handle: asyncio.TimerHandle | None = None
+        self._handle: asyncio.Handle | None = None
         self._closed = False
 
     def arm(self, deadline_ns: int) -> None:
         if self._closed:
             raise RuntimeError("the timer is closed")
         self.disarm()
-        self._handle = self._loop.call_at_ns(deadline_ns, self._on_expiry)
+        if deadline_ns <= self._loop.now_ns:
+            self._handle = self._loop.call_soon(self._on_expiry)
+        else:
+            self._handle = self._loop.call_at_ns(deadline_ns, self._on_expiry)
 
     def disarm(self) -> None:
         if self._handle is not None:
