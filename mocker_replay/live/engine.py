@@ -30,7 +30,7 @@ from mocker_replay.shells.clock import Clock
 from mocker_replay.shells.handle import spawn
 from mocker_replay.shells.readings import CLOCK_NAMES, ClockName, Measured, Nominal, Readings
 from mocker_replay.shells.realtime import Observer
-from mocker_replay.shells.tokens import CancelToken, Watch
+from mocker_replay.shells.tokens import CancelToken, Watch, call_on
 
 ConfigSource = EngineConfig | Mapping[str, object] | None
 
@@ -58,9 +58,8 @@ class LiveEngine:
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         loop = asyncio.get_running_loop()
-        self._finalizer = weakref.finalize(self, _release, rank, loop)
+        self._finalizer = weakref.finalize(self, call_on, loop, rank.release)
         self._finalizer.atexit = False
-        self._shutdown: asyncio.Task[None] | None = None
 
     # -- starting -----------------------------------------------------------------------------------
 
@@ -122,13 +121,15 @@ class LiveEngine:
     ) -> tuple[LiveEngine, ...]:
         """Start all ranks of an engine with a clock, lanes and an observer of the caller's choice."""
         group = Group(around.token or CancelToken(), engine.block_size)
-        wants_kv = any(rank.kv_publishers for rank in ranks)
-        want = Want.TOKENS | (Want.KV if wants_kv else 0)
+        want = Want.TOKENS
+        if any(rank.kv_publishers for rank in ranks):
+            want |= Want.KV
+            group.plans.wanted = True
         if any(rank.forward_pass_publisher is not None for rank in ranks):
             want |= Want.FPM
         machine = build_machine(
             engine, EventBuffer(), worker=0, trace_block_size=engine.block_size, want=want,
-            block_tokens=group.block_tokens if wants_kv else None,
+            block_tokens=group.plans.packed if group.plans.wanted else None,
         )  # fmt: skip
         return cls.start_over(machine, ranks, group, around, total_blocks=engine.num_gpu_blocks)
 
@@ -180,7 +181,11 @@ class LiveEngine:
             LiveError: as `prepare` and `submit_prepared`.
         """
         stream, submission = self.submit_nowait(request)
-        await submission.wait()
+        try:
+            await submission.wait()
+        except BaseException:
+            stream.drop()  # now: the frames of an exception may live on
+            raise
         return stream
 
     def submit_nowait(self, request: GenerateRequest) -> tuple[RequestStream, Submission]:
@@ -254,12 +259,6 @@ class LiveEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.shutdown()
-
-
-def _release(rank: Rank, loop: asyncio.AbstractEventLoop) -> None:
-    """The engine object is gone; may run on any thread, also after the loop was closed."""
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(rank.release)
 
 
 def _normalised(config: ConfigSource, entry: str) -> EngineConfig:

@@ -15,3 +15,8 @@ class NotRunning(LiveError):
 
 class AlreadyActive(LiveError):
     """The client id belongs to a request that has not ended."""
+
+
+def text_of(error: BaseException) -> str:
+    """What went wrong; errors nobody raised on purpose are named by their class."""
+    return str(error) if isinstance(error, MockerReplayError) else f"{type(error).__name__}: {error}"

@@ -65,7 +65,8 @@ class Operation:
             self._waiters.append(waiter)
             await waiter
         if self._error is not None:
-            raise self._error
+            # One of its own for each caller: a shared one would collect, and keep, the frames of all of them.
+            raise type(self._error)(*self._error.args)
         return self._value
 
     def _resolve(self, value: bool, error: LiveError | None = None) -> None:
@@ -131,11 +132,7 @@ class Cancellation(Operation):
         if not active:
             self._resolve(False)
             return
-        # At most one cancellation of a route talks to the scheduler.
-        queue = self._route.cancel_queue
-        queue.append(self._run)
-        if len(queue) == 1:
-            self._run()
+        self._route.cancel_turns.enter(self._run)
 
     def _run(self) -> None:
         if not self._rank.routes.holds(self._route) or not self._route.begin_cancellation():
@@ -159,13 +156,10 @@ class Cancellation(Operation):
         self._leave(result is CancelResult.APPLIED, error)
 
     def _leave(self, value: bool, error: LiveError | None = None) -> None:
-        queue = self._route.cancel_queue
-        queue.popleft()
         if error is not None and not self._explicit and self._rank.running:
             _log.warning("%s", error)
         self._resolve(value, error)
-        if queue:
-            queue[0]()
+        self._route.cancel_turns.leave()
 
 
 def _cancel_error(client_id: uuid.UUID, text: str) -> LiveError:

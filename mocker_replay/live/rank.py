@@ -7,14 +7,13 @@ it is told of failed deliveries. Source: boundary specification, sections 2, 3, 
 from __future__ import annotations
 
 import asyncio
-import logging
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from mocker_replay._core.lanes import Command
-from mocker_replay.live.errors import LiveError, NotRunning
+from mocker_replay.live.errors import LiveError, NotRunning, text_of
 from mocker_replay.live.metrics import EngineMetrics, ForwardPassPublisher, KvPublisher
 from mocker_replay.live.operations import Cancellation, SendResult, Submission
 from mocker_replay.live.request import (
@@ -24,17 +23,17 @@ from mocker_replay.live.request import (
     Prompt,
     Signal,
     TokenPlan,
+    checked_count,
     prompt_of,
 )  # fmt: skip
 from mocker_replay.live.route import Delivery, Route, Routes
 from mocker_replay.live.stream import Registration, RequestStream, start_cancellation
 from mocker_replay.shells.lanes import BoundedLane, LaneClosed
+from mocker_replay.shells.published import Published
 from mocker_replay.shells.tokens import CancelToken, Watch, WatchClosed
 
 if TYPE_CHECKING:
     from mocker_replay.live.group import Group
-
-_log = logging.getLogger(__name__)
 
 # Batches between scheduler and dispatcher; unread signals of a request.
 BATCH_CAPACITY = 8
@@ -43,17 +42,23 @@ OUTPUT_CAPACITY = 8
 
 @dataclass(frozen=True, slots=True)
 class RankConfig:
-    """What one rank publishes to whom, and how it buffers.
+    """What one rank publishes to whom, and how it buffers. All of it is called or looked at in the engine's loop.
 
-    output_buffering: unread signals of a request before it is cancelled, or "full" for a whole response.
+    Attributes:
+        output_buffering: unread signals of a request before it is cancelled, or "full" for a whole response.
+        allow_zero_output: take requests for no output token; they end with one signal without a token.
+        kv_publishers: called with each change of the prefix cache. forward_pass_publisher: called with the metrics of
+            each pass. One that raises is logged and goes on being called.
+        admissions: unbounded lane for requests that enter the running set; closing its reader stops the engine.
+        output_gate: while it is False no output is delivered, and the engine waits at its next pass boundary.
     """
 
     output_buffering: int | str = OUTPUT_CAPACITY
     allow_zero_output: bool = False
     kv_publishers: Sequence[KvPublisher] = ()
     forward_pass_publisher: ForwardPassPublisher | None = None
-    admissions: BoundedLane[Admission] | None = None  # unbounded
-    output_gate: Watch[bool] | None = None  # False holds output back, and with it the engine at its next boundary
+    admissions: BoundedLane[Admission] | None = None
+    output_gate: Watch[bool] | None = None
 
     def capacity_for(self, output_tokens: int) -> int:
         """Unread signals that fit for a response of so many tokens."""
@@ -61,10 +66,12 @@ class RankConfig:
         return whole if self.output_buffering == "full" else min(whole, int(self.output_buffering))
 
     def check(self) -> None:
-        """Raises LiveError: a buffering that is none."""
+        """Raises LiveError: a buffering that is none, or a bounded sink of admissions."""
         buffering = self.output_buffering
-        if buffering != "full" and (isinstance(buffering, str) or buffering < 1):
+        if buffering != "full" and not (isinstance(buffering, int) and buffering >= 1):
             raise LiveError(f'output_buffering must be "full" or at least 1 (got {buffering!r})')
+        if self.admissions is not None and self.admissions.capacity is not None:
+            raise LiveError("the lane for admissions must have no bound: nobody waits for its reader")
 
 
 class SeenAdmission(NamedTuple):
@@ -85,7 +92,7 @@ class Outputs(NamedTuple):
     """A batch for the dispatcher; `failed` is resolved with the signals that could not be delivered."""
 
     signals: list[OutputSignal]
-    failed: asyncio.Future[list[OutputSignal] | None]  # None: dropped, nobody will deliver them
+    failed: asyncio.Future[list[OutputSignal] | None]  # None: the engine is being stopped, nobody will deliver them
 
 
 class Rank:
@@ -102,7 +109,6 @@ class Rank:
         self.batches: BoundedLane[Admissions | Outputs] = BoundedLane(BATCH_CAPACITY)
         self.metrics: Watch[EngineMetrics] = Watch(EngineMetrics(dp_rank, 0, total_blocks, 0, 0, 0))
         self.preemptions = 0  # since the start
-        self.failure: Exception | None = None  # of the dispatcher
         self._dispatcher: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[str | None] | None = None
         self.token.on_cancel(self._stopped)
@@ -127,23 +133,22 @@ class Rank:
         """Register a request; see `LiveEngine.prepare`. A replay names the request and knows its blocks."""
         if (error := self.not_running()) is not None:
             raise error
-        output_tokens = request.effective_output_tokens
+        output_tokens = checked_count(request.effective_output_tokens, "max_output_tokens", 0)
         if output_tokens < 1 and not self.config.allow_zero_output:
             raise LiveError("a request needs at least one output token")
         if prompt is None:
             prompt = prompt_of(request, self.group.trace_block_size)
         client_id = request.client_id or uuid.uuid4()
-        plan = TokenPlan(request.output_ids, str(client_id))
+        plan = TokenPlan(request.planned_tokens(), str(client_id))
         number = self.group.new_scheduler_id() if scheduler_id is None else scheduler_id
         route = Route(client_id, number, self.config.capacity_for(output_tokens), plan)
         assert route.queue is not None
         queue = route.queue
         self.routes.insert(route)
-        # The token may fire while callbacks run; a route behind that would live for ever.
+        # A request may come with sequences of the caller's making; a route behind a shutdown would live for ever.
         if (error := self.not_running()) is not None:
             self.close_route(route)
             raise error
-        self.group.plans[number] = plan
         return Registration(self, route, prompt, output_tokens), RequestStream(self, route, queue)
 
     def submit(self, registration: Registration) -> Submission:
@@ -155,11 +160,18 @@ class Rank:
 
     def send_submit(self, route: Route, prompt: Prompt, output_tokens: int, on_result: SendResult) -> None:
         """Put a submission on the command lane."""
+        self.group.plans.add(route.scheduler_id, route.plan)
+
+        def on_sent(event: Published | None, text: str) -> None:
+            if event is None:
+                self.group.plans.forget(route.scheduler_id)
+            on_result(event, text)
+
         self.group.send(
             lambda number: Command(
                 number, "submit", route.scheduler_id, self.dp_rank, prompt.input_tokens, output_tokens, prompt.hash_ids
             ),
-            on_result,
+            on_sent,
         )
 
     def send_cancel(self, route: Route, on_result: SendResult) -> None:
@@ -192,6 +204,10 @@ class Rank:
     def _stopped(self) -> None:
         self.routes.close_all()
 
+    def forget_publishers(self) -> None:
+        """The driver has ended: nothing is published any more, and nobody is kept for it."""
+        self.config = replace(self.config, kv_publishers=(), forward_pass_publisher=None)
+
     async def shut_down(self) -> None:
         """Until everything of this rank and its group has ended; see `LiveEngine.shutdown`.
 
@@ -207,53 +223,39 @@ class Rank:
     async def _end(self) -> str | None:
         """Why the shutdown failed, or None."""
         errors: list[str] = []
-        for part in (self.group.stopped, self.stopped):
-            try:
-                await part()
-            except LiveError as exc:
-                errors.append(str(exc))
+        try:
+            await self.group.stopped()
+        except LiveError as exc:
+            errors.append(str(exc))
+        assert self._dispatcher is not None
+        await asyncio.wait([self._dispatcher])
         self.routes.close_all()
         if not errors and len(self.routes):
             errors.append(f"the shutdown left {len(self.routes)} active request routes")
         return errors[0] if errors else None
 
-    async def stopped(self) -> None:
-        """Until the dispatcher has ended; raises what it ended with."""
-        assert self._dispatcher is not None
-        await asyncio.wait([self._dispatcher])
-        if self.failure is not None:
-            raise self.dispatch_error() from self.failure
-
     async def _supervise(self) -> None:
+        """The engine cannot go on without a dispatcher; the group keeps the first error."""
         try:
             await self._dispatch_all()
-            if not self.token.cancelled:
-                _log.error("event dispatcher of rank %d ended early", self.dp_rank)
         except Exception as exc:
-            self.failure = exc
-            _log.error("event dispatcher of rank %d: %s", self.dp_rank, exc)
+            self._failed(exc)
+        except asyncio.CancelledError:
+            if not self.token.cancelled:
+                self._failed(LiveError("its task was cancelled"))
+            raise
         finally:
-            while len(self.batches):
-                self._abandon(self.batches.take_nowait())
             self.batches.close_reader()
             self.token.cancel()
             self.routes.close_all()
 
-    def _abandon(self, batch: Admissions | Outputs) -> None:
-        """Nobody delivers this batch: whoever waits for it is told why."""
-        if isinstance(batch, Outputs) and not batch.failed.done():
-            if self.group.token.cancelled or self.failure is None:
-                batch.failed.set_result(None if self.group.token.cancelled else list(batch.signals))
-            else:
-                batch.failed.set_exception(self.dispatch_error())
-
-    def dispatch_error(self) -> LiveError:
-        """Why this rank delivers nothing any more."""
-        return LiveError(f"event dispatcher of rank {self.dp_rank}: {self.failure}")
+    def _failed(self, error: Exception) -> None:
+        self.group.fail(LiveError(f"event dispatcher of rank {self.dp_rank}: {text_of(error)}"))
 
     # -- the dispatcher -----------------------------------------------------------------------------
 
     async def _dispatch_all(self) -> None:
+        """Batches in order, at most one in hand; a stopped rank takes and drops them until there are no more."""
         while True:
             try:
                 batch = await self.batches.take()
@@ -261,34 +263,21 @@ class Rank:
                 if not self.token.cancelled:
                     raise LiveError("the ordered lane closed unexpectedly") from None
                 return
-            try:
-                if isinstance(batch, Admissions):
-                    self._admit(batch)
-                else:
-                    await self._gate_open()
-                    self._deliver(batch)
-            except LiveError as exc:
-                self.failure = exc
-                self._abandon(batch)
-                raise
+            if isinstance(batch, Admissions):
+                self._admit(batch)
+            else:
+                await self._gate_open()
+                self._deliver(batch)
             self.batches.done()
 
     async def _gate_open(self) -> None:
-        """Until the output gate is open or the engine stops."""
+        """Until the output gate is open or the rank stops."""
         gate = self.config.output_gate
         while gate is not None and not gate.value and not self.token.cancelled:
-            version = gate.version
-            change = asyncio.ensure_future(gate.changed(version))
-            stop = asyncio.ensure_future(self.token.wait())
             try:
-                await asyncio.wait([change, stop], return_when=asyncio.FIRST_COMPLETED)
-                if change.done() and not self.token.cancelled:
-                    change.result()
+                await gate.changed(gate.version, self.token)
             except WatchClosed:
                 raise LiveError("output gate closed") from None
-            finally:
-                change.cancel()
-                stop.cancel()
 
     def _admit(self, batch: Admissions) -> None:
         sink = self.config.admissions

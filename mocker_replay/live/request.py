@@ -6,6 +6,7 @@ sections 2, 3 and 5.
 
 from __future__ import annotations
 
+import operator
 import struct
 import uuid
 from collections.abc import Callable, Sequence
@@ -35,8 +36,16 @@ class GenerateRequest:
 
     @property
     def effective_output_tokens(self) -> int:
-        """Output tokens this request will get [tokens]."""
+        """Output tokens this request will get, unless the model's length ends it before [tokens]."""
         return self.max_output_tokens if self.output_ids is None else len(self.output_ids)
+
+    def planned_tokens(self) -> tuple[int, ...] | None:
+        """The planned output, as it is now: the caller's list may change later.
+
+        Raises:
+            LiveError: a token id that is none.
+        """
+        return None if self.output_ids is None else _token_ids(self.output_ids, "output_ids")
 
 
 class Prompt(NamedTuple):
@@ -55,29 +64,56 @@ def prompt_of(request: GenerateRequest, trace_block_size: int) -> Prompt:
     if (request.prompt is None) == (request.input_tokens is None):
         raise LiveError("a request needs either prompt or input_tokens with hash_ids")
     if request.prompt is not None:
-        if request.hash_ids:
+        if len(request.hash_ids):
             raise LiveError("hash_ids go with input_tokens; the blocks of a prompt of token ids are named by content")
-        return Prompt(len(request.prompt), _content_ids(request.prompt, trace_block_size))
+        if not len(request.prompt):
+            raise LiveError("a prompt has at least one token")
+        return Prompt(len(request.prompt), _content_ids(_token_ids(request.prompt, "prompt"), trace_block_size))
     assert request.input_tokens is not None
-    needed = -(-request.input_tokens // trace_block_size)
-    if not 1 <= request.input_tokens <= MAX_TOKENS:
-        raise LiveError(f"input_tokens must lie in 1..{MAX_TOKENS} (got {request.input_tokens})")
+    input_tokens = checked_count(request.input_tokens, "input_tokens", 1)
+    needed = -(-input_tokens // trace_block_size)
     if len(request.hash_ids) < needed:
         raise LiveError(
-            f"hash_ids must name {needed} blocks of {trace_block_size} tokens for {request.input_tokens} input tokens "
+            f"hash_ids must name {needed} blocks of {trace_block_size} tokens for {input_tokens} input tokens "
             f"(got {len(request.hash_ids)})"
         )
-    return Prompt(request.input_tokens, tuple(request.hash_ids[:needed]))
+    return Prompt(input_tokens, _words(request.hash_ids[:needed], "hash_ids", 64))
+
+
+def checked_count(value: int, name: str, least: int) -> int:
+    """A number of tokens that the engine can hold [tokens].
+
+    Raises:
+        LiveError: it is no integer, or out of range.
+    """
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise LiveError(f"{name} must be an integer (got {value!r})") from None
+    if not least <= count <= MAX_TOKENS:
+        raise LiveError(f"{name} must lie in {least}..{MAX_TOKENS} (got {count})")
+    return count
+
+
+def _token_ids(tokens: Sequence[int], name: str) -> tuple[int, ...]:
+    return _words(tokens, name, 32)
+
+
+def _words(values: Sequence[int], name: str, num_bits: int) -> tuple[int, ...]:
+    """Raises LiveError: a value that is no unsigned integer of so many bits; the engine would stop over it."""
+    try:
+        words = tuple(map(operator.index, values))
+    except TypeError:
+        raise LiveError(f"{name} must be integers") from None
+    if words and not (min(words) >= 0 and max(words) < 2**num_bits):
+        raise LiveError(f"{name} must lie in 0..2**{num_bits}-1")
+    return words
 
 
 def _content_ids(tokens: Sequence[int], block_size: int) -> tuple[int, ...]:
     """One identity a block, from its tokens alone: equal blocks after equal blocks are the same prefix."""
     from xxhash import xxh3_64_intdigest
 
-    if not tokens:
-        raise LiveError("a prompt has at least one token")
-    if min(tokens) < 0 or max(tokens) >= 2**32:
-        raise LiveError("token ids of a prompt must lie in 0..2**32-1")
     packed = struct.pack(f"<{len(tokens)}I", *tokens)
     step = 4 * block_size
     return tuple(xxh3_64_intdigest(packed[at : at + step]) for at in range(0, len(packed), step))
@@ -105,6 +141,30 @@ class TokenPlan:
         else:
             tokens = deterministic_output_tokens(0, self._name, stop - first, first=first)
         return struct.pack(f"<{len(tokens)}I", *tokens)
+
+
+class TokenPlans:
+    """Output tokens of the requests that a scheduler may ask about, by scheduler id; nothing where nobody asks."""
+
+    def __init__(self) -> None:
+        self.wanted = False
+        self._plans: dict[int, TokenPlan] = {}
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    def add(self, scheduler_id: int, plan: TokenPlan) -> None:
+        """The request is on its way to the scheduler."""
+        if self.wanted:
+            self._plans[scheduler_id] = plan
+
+    def forget(self, scheduler_id: int) -> None:
+        """The scheduler holds it no more, or never will."""
+        self._plans.pop(scheduler_id, None)
+
+    def packed(self, scheduler_id: int, first: int, stop: int) -> bytes:
+        """Generated tokens first..stop of a request as little-endian 32-bit words."""
+        return self._plans[scheduler_id].packed(first, stop)
 
 
 class OutputSignal(NamedTuple):

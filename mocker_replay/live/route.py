@@ -43,6 +43,39 @@ class Delivery(enum.Enum):
     CLOSED = "closed"
 
 
+class Turns:
+    """At most one at a time, in the order of asking: whose turn it is gets called and must `leave` in the end."""
+
+    __slots__ = ("_busy", "_serving", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._busy = False
+        self._serving = False
+
+    def enter(self, run: Callable[[], None]) -> None:
+        """Call `run` when it is its turn, now or later."""
+        self._waiting.append(run)
+        self._serve()
+
+    def leave(self) -> None:
+        """The turn is over; also from within the call."""
+        self._busy = False
+        self._serve()
+
+    def _serve(self) -> None:
+        # A loop, not a call from each turn to the next: any number of callers may stand in line.
+        if self._serving:
+            return
+        self._serving = True
+        try:
+            while self._waiting and not self._busy:
+                self._busy = True
+                self._waiting.popleft()()
+        finally:
+            self._serving = False
+
+
 class Route:
     """One request. Holds the queue its stream reads, never the stream.
 
@@ -51,7 +84,7 @@ class Route:
     """
 
     __slots__ = (
-        "_on_admission", "abandoned", "cancel_queue", "client_id", "plan", "queue", "scheduler_id", "state",
+        "_on_admission", "abandoned", "cancel_turns", "client_id", "plan", "queue", "scheduler_id", "state",
         "terminal_seen",
     )  # fmt: skip
 
@@ -63,7 +96,7 @@ class Route:
         self.abandoned = False  # nobody reads any more
         self.terminal_seen = False
         self.queue: BoundedLane[Signal] | None = BoundedLane(capacity)
-        self.cancel_queue: deque[Callable[[], None]] = deque()  # who talks to the scheduler now, then who waits to
+        self.cancel_turns = Turns()  # of cancellations that talk to the scheduler
         self._on_admission: list[OnAdmission] = []
 
     def activate(self) -> None:

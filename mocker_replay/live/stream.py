@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -18,15 +18,10 @@ from mocker_replay.live.operations import Cancellation
 from mocker_replay.live.request import Prompt, Signal
 from mocker_replay.live.route import Route, RouteState
 from mocker_replay.shells.lanes import BoundedLane, LaneClosed
+from mocker_replay.shells.tokens import call_on
 
 if TYPE_CHECKING:
     from mocker_replay.live.rank import Rank
-
-
-def _on_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-    """From wherever the collector runs, also after the loop was closed."""
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(callback)
 
 
 class RequestStream:
@@ -41,8 +36,9 @@ class RequestStream:
         self._rank = rank
         self._route = route
         self._queue = queue
+        self._reading = False
         loop = asyncio.get_running_loop()
-        self._finalizer = weakref.finalize(self, _on_loop, loop, lambda: rank.drop_stream(route))
+        self._finalizer = weakref.finalize(self, call_on, loop, lambda: rank.drop_stream(route))
         self._finalizer.atexit = False
 
     def __aiter__(self) -> AsyncIterator[Signal]:
@@ -55,13 +51,22 @@ class RequestStream:
         return signal
 
     async def recv(self) -> Signal | None:
-        """The next signal; None at the end of the stream. Cancelling the wait loses nothing."""
+        """The next signal; None at the end of the stream. Cancelling the wait loses nothing.
+
+        Raises:
+            LiveError: another task waits for the next signal.
+        """
+        if self._reading:
+            raise LiveError(f"request {self.client_id}: a stream has one reader")
+        self._reading = True
         try:
             signal = await self._queue.take()
         except LaneClosed:
             if self._route.state is RouteState.CLOSED:
                 self._finalizer.detach()
             return None
+        finally:
+            self._reading = False
         self._queue.done()
         return signal
 
@@ -115,7 +120,7 @@ class Registration:
         self._prompt = prompt
         self._output_tokens = output_tokens
         loop = asyncio.get_running_loop()
-        self._finalizer = weakref.finalize(self, _on_loop, loop, lambda: rank.close_route(route))
+        self._finalizer = weakref.finalize(self, call_on, loop, lambda: rank.close_route(route))
         self._finalizer.atexit = False
 
     def drop(self) -> None:

@@ -181,8 +181,7 @@ class Sinks:
 
     def block_tokens(self, row: int, first: int, stop: int) -> bytes:
         """Generated tokens first..stop of a request as little-endian 32-bit words."""
-        tokens = deterministic_output_tokens(_TOKEN_SEED, self.name_of(row), stop - first, first=first)
-        return b"".join(token.to_bytes(4, "little") for token in tokens)
+        return generated_tokens(self.name_of(row), first, stop)
 
     # -- the end ------------------------------------------------------------------------------------
 
@@ -219,6 +218,12 @@ class Sinks:
             self._streams["summary"].write(orjson.dumps(result.summary, option=option))
         for stream in self._streams.values():
             stream.close()
+
+
+def generated_tokens(name: str, first: int, stop: int) -> bytes:
+    """Tokens first..stop that a request of this name generates, as little-endian 32-bit words."""
+    tokens = deterministic_output_tokens(_TOKEN_SEED, name, stop - first, first=first)
+    return b"".join(token.to_bytes(4, "little") for token in tokens)
 
 
 def _chunks(result: ReplayResult) -> Iterator[bytes]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -126,20 +127,23 @@ class Watch(Generic[T]):
         self._closed = True
         self._wake()
 
-    async def changed(self, since: int) -> int:
-        """Until the version differs from `since`; returns it.
+    async def changed(self, since: int, token: CancelToken | None = None) -> int:
+        """Until the version differs from `since`, or the token fires; returns the version.
 
         Raises:
             WatchClosed: the writer is gone and nothing newer than `since` is there.
         """
-        while self._version == since:
+        while self._version == since and not (token is not None and token.cancelled):
             if self._closed:
                 raise WatchClosed
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
+            key = None if token is None else token.on_cancel(partial(resolve, waiter, None))
             try:
                 await waiter
             finally:
+                if token is not None and key is not None:
+                    token.forget(key)
                 if waiter in self._waiters:
                     self._waiters.remove(waiter)
         return self._version
