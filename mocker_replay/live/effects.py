@@ -70,12 +70,12 @@ class Effects:
             self._group.answer(event)
             self._held_kv.setdefault(rank.dp_rank, []).extend(events)
             if metrics is not None and metrics.idle and _is_effective_cancellation(event):
-                _set_metrics(rank, metrics)
+                publish_metrics(rank, metrics)
             return
         _publish_kv(rank, events)
         self._group.answer(event)
         if metrics is not None:
-            _set_metrics(rank, metrics)
+            publish_metrics(rank, metrics)
 
     async def _started(self, event: Published) -> None:
         """Start of a pass or internal work: admissions, then cache events, rank by rank."""
@@ -147,7 +147,7 @@ class Effects:
         for rank, _ in by_rank:
             metrics = latest[rank.dp_rank]
             if metrics is not None:
-                _set_metrics(rank, metrics)
+                publish_metrics(rank, metrics)
         return True
 
     async def _deliver(self, rank: Rank, signals: list[OutputSignal]) -> list[OutputSignal] | None:
@@ -247,7 +247,7 @@ def _metrics_of(rank: Rank, records: Sequence[EventRecord]) -> EngineMetrics | N
     )
 
 
-def _set_metrics(rank: Rank, metrics: EngineMetrics) -> None:
+def publish_metrics(rank: Rank, metrics: EngineMetrics) -> None:
     rank.metrics.set(metrics.latched(rank.metrics.value)._replace(preemptions=rank.preemptions))
 
 

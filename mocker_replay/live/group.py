@@ -116,11 +116,11 @@ class Group:
         if all(rank.released for rank in self.ranks):
             self.token.cancel()
 
-    def fail(self, error: LiveError) -> None:
+    def fail(self, error: LiveError, *, level: int = logging.ERROR) -> None:
         """Something went wrong that the engine cannot survive; what counts is the first of such errors."""
         if self.error is None:
             self.error = error
-            _log.error("%s", error)
+            _log.log(level, "a live engine stops: %s", error)
         self.token.cancel()
 
     async def drained(self) -> None:

@@ -7,6 +7,7 @@ it is told of failed deliveries. Source: boundary specification, sections 2, 3, 
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -239,18 +240,18 @@ class Rank:
         try:
             await self._dispatch_all()
         except Exception as exc:
-            self._failed(exc)
+            self._failed(text_of(exc), logging.ERROR)
         except asyncio.CancelledError:
-            if not self.token.cancelled:
-                self._failed(LiveError("its task was cancelled"))
+            if not self.token.cancelled:  # a loop that is closed cancels what is left, which is no news
+                self._failed("its task was cancelled", logging.DEBUG)
             raise
         finally:
             self.batches.close_reader()
             self.token.cancel()
             self.routes.close_all()
 
-    def _failed(self, error: Exception) -> None:
-        self.group.fail(LiveError(f"event dispatcher of rank {self.dp_rank}: {text_of(error)}"))
+    def _failed(self, why: str, level: int) -> None:
+        self.group.fail(LiveError(f"event dispatcher of rank {self.dp_rank}: {why}"), level=level)
 
     # -- the dispatcher -----------------------------------------------------------------------------
 
