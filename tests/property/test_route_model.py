@@ -1,4 +1,4 @@
-"""The state machine of a route against the table of the specification: every short sequence, and long ones at random."""
+"""The state machine of a route against its table: every short sequence, and long ones at random."""
 
 from __future__ import annotations
 
