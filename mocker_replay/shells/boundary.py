@@ -9,12 +9,14 @@ import asyncio
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from mocker_replay._core.lanes import Command
 from mocker_replay.errors import MockerReplayError
 from mocker_replay.shells.published import EventRecord
 from mocker_replay.shells.tokens import call_on
+
+if TYPE_CHECKING:
+    from mocker_replay._core.lanes import Command
 
 
 class BoundaryClosed(MockerReplayError):

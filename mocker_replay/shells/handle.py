@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from mocker_replay._core.driver import Machine
-from mocker_replay._core.lanes import Command
 from mocker_replay.errors import ConfigError, MockerReplayError
 from mocker_replay.shells.clock import Clock, MonotonicClock
 from mocker_replay.shells.lanes import BoundedLane, LaneClosed, Ticket, TicketState
@@ -18,6 +16,10 @@ from mocker_replay.shells.published import Published
 from mocker_replay.shells.readings import Nominal, Readings
 from mocker_replay.shells.realtime import Observer, OnReply, Queued, RealtimeShell
 from mocker_replay.shells.tokens import CancelToken, call_on, resolve
+
+if TYPE_CHECKING:
+    from mocker_replay._core.driver import Machine
+    from mocker_replay._core.lanes import Command
 
 LAST_COMMAND_ID: Final = 2**64 - 1  # never handed out
 
