@@ -538,9 +538,9 @@ cdef class Machine:
             for i in range(self.num_replies):
                 status = self.replies[i].status
                 if self.half_published:
-                    replies.append((self.replies[i].command_id, False, "stopped while publishing"))
+                    replies.append((<uint64_t>self.replies[i].command_id, False, "stopped while publishing"))
                 else:
-                    replies.append((self.replies[i].command_id, status < APPLY_ACTIVE, STATUS_TEXTS[status]))
+                    replies.append((<uint64_t>self.replies[i].command_id, status < APPLY_ACTIVE, STATUS_TEXTS[status]))
             self.num_replies = 0
         if was_boundary and stimulus == "boundary_apply":
             boundary_reply = replies.pop() if unanswered is None else (unanswered, False, "stopped while applying")
@@ -550,7 +550,7 @@ cdef class Machine:
             replies.append((unanswered, False, "stopped before acknowledging"))
         while self.phase == PHASE_STOPPED and lane_pop(&self.deferred, &envelope):
             free(envelope.hash_ids)
-            replies.append((envelope.command_id, False, "stopped before acknowledging"))
+            replies.append((<uint64_t>envelope.command_id, False, "stopped before acknowledging"))
         internal_ms = self.engine.next_internal_deadline()
         return Step(
             events=self.out.count - before, replies=tuple(replies), boundary_reply=boundary_reply, wants=self.wants(),
@@ -561,17 +561,12 @@ cdef class Machine:
 
     def wants(self):
         """Names of the stimuli that may come next; the first one that is there must be taken."""
-        if self.publishing:
-            order = (ST_PUBLISHED, ST_PUBLISH_CLOSED, ST_CANCEL)
-        elif self.phase == PHASE_IDLE:
-            order = (ST_CANCEL, ST_CANCEL_ITEM, ST_CANCELS_CLOSED, ST_COMMAND_ITEM, ST_COMMANDS_CLOSED,
-                     ST_INTERNAL_TIMER)
-        else:
-            order = (ST_CANCEL, ST_CANCEL_ITEM, ST_CANCELS_CLOSED, ST_PASS_TIMER, ST_INTERNAL_TIMER, ST_COMMAND_ITEM,
-                     ST_COMMANDS_CLOSED, ST_LANE_EMPTY, ST_LANE_COUNTS, ST_BOUNDARY_APPLY, ST_BOUNDARY_FINISH,
-                     ST_BOUNDARY_DROPPED, ST_YIELDED, ST_GO)
-        mask = self.wants_mask()
-        return tuple([STIMULUS_NAMES[stimulus] for stimulus in order if mask >> stimulus & 1])
+        cdef uint64_t mask = self.wants_mask()
+        # The order follows from what is wanted: Idle alone waits for internal work and no pass end.
+        wanted = _wanted.get(mask)
+        if wanted is None:
+            wanted = _wanted[mask] = _in_order(mask)
+        return wanted
 
     @property
     def phase_name(self):
@@ -582,6 +577,23 @@ cdef class Machine:
     def boundary_records(self):
         """Records the last boundary_apply returned instead of publishing: (num_records,) structured array."""
         return self.boundary_events.records_array()
+
+
+cdef dict _wanted = {}                   # of wants_mask: the names in order; some twenty entries
+
+
+cdef tuple _in_order(uint64_t mask):
+    """Names of wanted stimuli in order of priority."""
+    if mask >> ST_PUBLISHED & 1:
+        # A publication that can proceed does; a lane without reader is no error to a driver that is being stopped.
+        order = (ST_PUBLISHED, ST_CANCEL, ST_PUBLISH_CLOSED)
+    elif mask >> ST_INTERNAL_TIMER & 1 and not mask >> ST_PASS_TIMER & 1:
+        order = (ST_CANCEL, ST_CANCEL_ITEM, ST_CANCELS_CLOSED, ST_COMMAND_ITEM, ST_COMMANDS_CLOSED, ST_INTERNAL_TIMER)
+    else:
+        order = (ST_CANCEL, ST_CANCEL_ITEM, ST_CANCELS_CLOSED, ST_PASS_TIMER, ST_INTERNAL_TIMER, ST_COMMAND_ITEM,
+                 ST_COMMANDS_CLOSED, ST_LANE_EMPTY, ST_LANE_COUNTS, ST_BOUNDARY_APPLY, ST_BOUNDARY_FINISH,
+                 ST_BOUNDARY_DROPPED, ST_YIELDED, ST_GO)
+    return tuple([STIMULUS_NAMES[stimulus] for stimulus in order if mask >> stimulus & 1])
 
 
 cdef int _check_command(int stimulus, object command) except -1:

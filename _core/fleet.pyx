@@ -322,6 +322,11 @@ cdef class Fleet:
         return min(self.arrivals.next_due(), self.leaving.next_due())
 
     @property
+    def next_row_ms(self):
+        """When the next row is due [ms]; inf when none is known."""
+        return self.arrivals.next_due()
+
+    @property
     def needs_rows(self):
         """The next row may be one that was not handed over yet."""
         return self.horizon_ms < INFINITY and self.arrivals.next_due() >= self.horizon_ms

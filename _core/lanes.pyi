@@ -9,3 +9,5 @@ class Command(NamedTuple):
     n_out: int = 0
     hash_ids: tuple[int, ...] = ()
     discard: bool = False
+
+def check_command(command: Command) -> None: ...

@@ -12,7 +12,7 @@ from typing import NamedTuple
 class Command(NamedTuple):
     """One envelope of a control lane. `n_in`, `n_out`, `hash_ids` belong to a submit, `discard` to a cancel."""
 
-    command_id: int
+    command_id: int          # 0 to 2**64 - 1; records hold it as a signed number of the same bits
     kind: str                # "submit" or "cancel"
     request: int             # trace row ordinal
     rank: int = 0
@@ -108,7 +108,7 @@ cdef int pack_command(object command, Envelope* envelope) except -1:
     keys = tuple(command.hash_ids)
     envelope.hash_ids = NULL
     envelope.num_hash_ids = len(keys)
-    envelope.command_id = command.command_id
+    envelope.command_id = <int64_t><uint64_t>command.command_id
     envelope.kind = CMD_SUBMIT if command.kind == "submit" else CMD_CANCEL
     envelope.rank = command.rank
     envelope.request = command.request
@@ -127,3 +127,14 @@ cdef int pack_command(object command, Envelope* envelope) except -1:
             envelope.hash_ids = NULL
             raise
     return 0
+
+
+def check_command(command):
+    """Whether a Command can be given to a machine at all; the machine may still refuse it.
+
+    Raises:
+        ValueError: an unknown kind. OverflowError, TypeError: a field that is no number of its type.
+    """
+    cdef Envelope envelope
+    pack_command(command, &envelope)
+    free(envelope.hash_ids)

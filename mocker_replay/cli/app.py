@@ -19,6 +19,7 @@ VERBS = {
     "run": "Replay a trace and print a summary.",
     "check": "Find every fault of a trace in one pass and profile it.",
     "synth": "Write a synthetic workload as a trace.",
+    "rerun": "Run the log of a realtime run again and require the same events.",
 }
 PROGRAM = "mocker-replay"
 _OVERVIEW = """\

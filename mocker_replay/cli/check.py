@@ -131,6 +131,9 @@ def _text(facts: TraceFacts, profile: TraceProfile) -> str:
         ("think time ms", _spread(profile.think_time_ms) if profile.think_time_ms else "none"),
         ("prefix sharing", _sharing(profile)),
     ]
+    if profile.cancel_after_ms:
+        text = _spread(profile.cancel_after_ms)
+        lines.append(("patience ms", f"{text}; of the clients of {profile.num_rows_with_patience:,} rows"))
     if profile.num_zero_output_rows:
         lines.append(("zero outputs", f"{profile.num_zero_output_rows:,} of the rows"))
     if profile.num_repeated_request_ids:

@@ -8,6 +8,7 @@ import typer
 
 _ENGINE = "Engine (each wins over --engine-config)"
 _LOAD = "Workload"
+_REALTIME = "Real time (with --mode realtime)"
 _TRACE = "Reading the trace"
 _OUT = "Outputs"
 _GOALS = "Goals"
@@ -85,6 +86,29 @@ TimingModelFlag = Annotated[
 
 Mode = Annotated[
     str, typer.Option(metavar="accelerated|realtime", rich_help_panel=_LOAD, help="Jump through time, or live it.")
+]
+Clock = Annotated[
+    str | None,
+    typer.Option(
+        metavar="measured|nominal",
+        rich_help_panel=_REALTIME,
+        help="Readings of the clock, or every event at its planned instant. [default: measured]",
+    ),
+]
+MaxLatenessMs = Annotated[
+    float | None,
+    typer.Option(rich_help_panel=_REALTIME, help="Exit 1 if an arrival or a pass end came later than this."),
+]
+OutputBuffering = Annotated[
+    str | None,
+    typer.Option(
+        metavar="full|N",
+        rich_help_panel=_REALTIME,
+        help="Unread tokens of a request before it is cancelled. [default: full]",
+    ),
+]
+ReaderDelayMs = Annotated[
+    float | None, typer.Option(rich_help_panel=_REALTIME, help="What each client waits after a token. [default: 0]")
 ]
 NumWorkers = Annotated[int, typer.Option(rich_help_panel=_LOAD, help="Identical engines behind the router.")]
 RouterMode = Annotated[

@@ -13,7 +13,8 @@ import typer
 
 from mocker_replay.cli import flags
 from mocker_replay.cli.console import summary_console
-from mocker_replay.config import EngineConfig, ReplayOptions, load_engine_config
+from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions, load_engine_config
+from mocker_replay.config.options import MODES
 from mocker_replay.config.origin import nearest
 from mocker_replay.errors import ConfigError, Fault, UsageError
 
@@ -21,6 +22,7 @@ EVENT_LEVELS = ("requests", "passes", "tokens", "kv")
 OUTPUTS = ("events", "requests", "summary", "telemetry")
 # Flags that set a key of the engine configuration, where the name of the key is another.
 _KEY_OF_FLAG = {"seed": "aic_mtp_seed"}
+_REALTIME_FLAGS = ("clock", "max_lateness_ms", "output_buffering", "reader_delay_ms")
 _ENGINE_FLAGS = (
     "num_gpu_blocks", "block_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
     "prefill_schedule_interval", "enable_prefix_caching", "enable_chunked_prefill", "speedup_ratio",
@@ -51,6 +53,10 @@ def run(
     seed: flags.Seed = None,
     timing_model: flags.TimingModelFlag = None,
     mode: flags.Mode = "accelerated",
+    clock: flags.Clock = None,
+    max_lateness_ms: flags.MaxLatenessMs = None,
+    output_buffering: flags.OutputBuffering = None,
+    reader_delay_ms: flags.ReaderDelayMs = None,
     num_workers: flags.NumWorkers = 1,
     router_mode: flags.RouterMode = "round_robin",
     kv_event_lag_ms: flags.KvEventLagMs = None,
@@ -75,23 +81,32 @@ def run(
     json: flags.Json = False,
     quiet: flags.Quiet = False,
 ) -> int:
-    """Replay TRACE in virtual time and print a summary.
+    """Replay TRACE, as fast as it goes or at its own pace, and print a summary.
 
     Data goes to standard output, words for people to standard error; the printed summary moves to standard error
-    when an output is "-". Exit codes: 0 done, 2 bad usage, configuration or trace, 3 engine stuck or invariant
-    broken, 4 some requests failed or were rejected, 130 interrupted (partial results are kept).
+    when an output is "-". Exit codes: 0 done, 1 later than --max-lateness-ms, 2 bad usage, configuration or trace,
+    3 engine stuck or invariant broken, 4 some requests failed or were rejected, 130 interrupted (partial results
+    are kept).
     """
     return _replay_and_report(trace, ctx.params)
 
 
 def _replay_and_report(trace: str, given: Mapping[str, Any]) -> int:
-    config, options = _settings(trace, given)
+    config, options, realtime = _settings(trace, given)
     outputs = _outputs(given)
     from mocker_replay.cli.progress import shown_progress
     from mocker_replay.replay import replay
 
-    with shown_progress(quiet=given["quiet"]) as progress:
-        result = replay(trace, config, options, event_level=given["event_level"], progress=progress, **outputs)
+    if realtime is not None:
+        from mocker_replay.cli.live_view import shown_view
+
+        with shown_view(quiet=given["quiet"]) as watch:
+            result = replay(
+                trace, config, options, event_level=given["event_level"], realtime=realtime, watch=watch, **outputs
+            )
+    else:
+        with shown_progress(quiet=given["quiet"]) as progress:
+            result = replay(trace, config, options, event_level=given["event_level"], progress=progress, **outputs)
     if not given["quiet"]:
         from mocker_replay.report.render import render_summary
 
@@ -99,7 +114,7 @@ def _replay_and_report(trace: str, given: Mapping[str, Any]) -> int:
     return int(result.exit_code)
 
 
-def _outputs(given: Mapping[str, Any]) -> dict[str, str | None]:
+def _outputs(given: Mapping[str, Any]) -> dict[str, Any]:
     """Where each output goes; `--json` is the summary on standard output."""
     places: dict[str, str | None] = {name: given[name] for name in OUTPUTS}
     if given["json"]:
@@ -107,7 +122,7 @@ def _outputs(given: Mapping[str, Any]) -> dict[str, str | None]:
     return places
 
 
-def _settings(trace: str, given: Mapping[str, Any]) -> tuple[EngineConfig, ReplayOptions]:
+def _settings(trace: str, given: Mapping[str, Any]) -> tuple[EngineConfig, ReplayOptions, RealtimeOptions | None]:
     """Engine and run settings; all faults of the command line are reported together."""
     faults = list(_output_faults(trace, given))
     config = EngineConfig()
@@ -125,9 +140,32 @@ def _settings(trace: str, given: Mapping[str, Any]) -> tuple[EngineConfig, Repla
         options.validate(_flag_of)
     except UsageError as exc:
         faults += exc.faults
+    realtime = None
+    try:
+        realtime = _realtime_settings(given)
+    except UsageError as exc:
+        faults += exc.faults
     if faults:
         raise UsageError.of(faults)
-    return config, options
+    return config, options, realtime
+
+
+def _realtime_settings(given: Mapping[str, Any]) -> RealtimeOptions | None:
+    """Settings of a realtime run, None for an accelerated one, which takes none of them."""
+    values = {name: given[name] for name in _REALTIME_FLAGS if given[name] is not None}
+    if given["mode"] != "realtime":
+        faults = [Fault(_flag_of(name), 0, "", "", "is only of use with --mode realtime") for name in values]
+        if faults and given["mode"] in MODES:
+            raise UsageError.of(faults)
+        return None
+    if str(values.get("output_buffering", "")).isdecimal():
+        values["output_buffering"] = int(values["output_buffering"])
+    options = RealtimeOptions(**values)
+    options.validate(_flag_of)
+    if given["telemetry"] is not None:
+        rule = "is not built for --mode realtime; an accelerated run gives the samples"
+        raise UsageError.of([Fault("--telemetry", 0, "", given["telemetry"], rule)])
+    return options
 
 
 def _resolve_timing_model(overrides: dict[str, Any]) -> None:

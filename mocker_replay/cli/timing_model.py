@@ -31,11 +31,16 @@ def timing_model_of(text: str) -> object:
     return {"type": text}
 
 
+def search_working_directory() -> None:
+    """Let modules of the user's be found where the command is run."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
 def _import(text: str) -> object:
     """The object `MODULE:NAME`, looked for in the working directory too; a class is called without arguments."""
     module_name, _, name = text.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    search_working_directory()
     try:
         target = importlib.import_module(module_name)
         for part in name.split("."):

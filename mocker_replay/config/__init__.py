@@ -9,11 +9,13 @@ from __future__ import annotations
 from mocker_replay.config.engine import DynamoSettings, EngineConfig, SglangSettings, TrtllmSettings
 from mocker_replay.config.loading import load_engine_config
 from mocker_replay.config.options import ReplayOptions
+from mocker_replay.config.realtime import RealtimeOptions
 from mocker_replay.config.timing import TimingCallable, TimingModel
 
 __all__ = [
     "DynamoSettings",
     "EngineConfig",
+    "RealtimeOptions",
     "ReplayOptions",
     "SglangSettings",
     "TimingCallable",

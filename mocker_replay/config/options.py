@@ -37,7 +37,7 @@ MODES = ("accelerated", "realtime")
 
 # Field, its known values, those that are built.
 _CHOICES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
-    ("mode", MODES, ("accelerated",)),
+    ("mode", MODES, MODES),
     ("router_mode", ROUTER_MODES, ROUTER_MODES),
     ("trace_format", tuple(TRACE_FORMATS), tuple(name for name, built in TRACE_FORMATS.items() if built)),
     ("timestamp_unit", get_args(TimestampUnit), get_args(TimestampUnit)),

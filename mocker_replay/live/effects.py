@@ -118,7 +118,6 @@ class Effects:
 
     async def _finish(self, boundary: Boundary) -> None:
         """Let the driver go on; one that has stopped says why itself."""
-        self._events.done()
         try:
             await boundary.finish()
         except BoundaryClosed:

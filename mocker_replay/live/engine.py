@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -44,6 +44,8 @@ class Attachments(NamedTuple):
     token: CancelToken | None = None
     control_capacity: int | None = None  # places on a control lane; None: no bound
     event_capacity: int | None = 64
+    origin_ns: int | None = None  # clock reading that counts as 0
+    clear_events: Callable[[], None] | None = None  # instead of clearing the machine's event buffer
 
 
 class LiveEngine:
@@ -151,6 +153,8 @@ class LiveEngine:
             token=group.token,
             readings=around.readings,
             observer=around.observer,
+            origin_ns=around.origin_ns,
+            clear_events=around.clear_events,
         )
         group.start(driver, states)
         return tuple(cls(state) for state in states)

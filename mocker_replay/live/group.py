@@ -98,7 +98,10 @@ class Group:
             if not ok:
                 self._tell(command_id, None, text)
 
-        handle.put(make(command_id), on_reply)
+        try:
+            handle.put(make(command_id), on_reply)
+        except (ValueError, OverflowError, TypeError) as exc:
+            self._tell(command_id, None, f"no such command: {exc}")
 
     def answer(self, event: Published) -> None:
         """The effects of a command are dispatched: whoever sent it is told."""

@@ -84,8 +84,11 @@ class EventLogReader:
                 yield self._count(block)
                 continue
             if at:
-                yield self._count(block[:at])
-            self._end(block[at:] + self._rest)
+                # What is yielded may be the last thing asked for: nothing else may be held by this call.
+                block, self._rest = block[:at], block[at:] + self._rest
+                yield self._count(block)
+                continue
+            self._end(block + self._rest)
 
     def lines(self) -> Iterator[bytes]:
         """Event lines without their LF."""

@@ -17,12 +17,14 @@ def build_fleet(
     telemetry: bool,
     wake_on_end: bool,
     external_placement: bool = False,
+    external: bool = False,
     block_tokens: BlockTokens | None = None,
 ) -> Fleet:
     """Machines of one replay, all publishing into one event buffer.
 
     Args:
         want: optional records somebody reads (`Want` bits of the event buffer).
+        external: the caller's own shells move the machines.
         block_tokens: generated tokens for the hashes of cache events; needed with WANT_KV.
 
     Raises:
@@ -38,4 +40,7 @@ def build_fleet(
         )
         for worker in range(num_workers)
     ]  # fmt: skip
-    return Fleet(machines, out, telemetry=telemetry, wake_on_end=wake_on_end, external_placement=external_placement)
+    return Fleet(
+        machines, out, telemetry=telemetry, wake_on_end=wake_on_end, external_placement=external_placement,
+        external=external,
+    )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
 
 
@@ -12,6 +13,7 @@ class InterruptFlag:
 
     def __init__(self) -> None:
         self.raised = False
+        self.on_raise: Callable[[], object] | None = None  # called from the signal handler
         self._previous: signal._HANDLER = None
         self._installed = False
 
@@ -32,3 +34,5 @@ class InterruptFlag:
         if self.raised:
             raise KeyboardInterrupt
         self.raised = True
+        if self.on_raise is not None:
+            self.on_raise()

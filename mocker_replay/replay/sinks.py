@@ -6,6 +6,7 @@ everything could be written.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -17,7 +18,7 @@ import orjson
 from mocker_replay._core.collector import Collector
 from mocker_replay._core.event_buffer import EventBuffer
 from mocker_replay._core.fleet import Fleet
-from mocker_replay.config import EngineConfig, ReplayOptions
+from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions
 from mocker_replay.identity import deterministic_output_tokens
 from mocker_replay.log.compression import Encoder, open_encoder
 from mocker_replay.log.writer import EventLogWriter
@@ -47,7 +48,9 @@ class Sinks:
         requests: Target,
         summary: Target,
         telemetry: Target | bool,
+        realtime: RealtimeOptions | None = None,
     ) -> None:
+        self._realtime = realtime
         self._engine = engine
         self._options = options
         self._facts = facts
@@ -96,8 +99,12 @@ class Sinks:
 
     def _header(self) -> dict[str, Any]:
         """What stands in the first line of the log besides its schema."""
-        return {
-            "clock": "virtual",
+        realtime = self._realtime
+        options = self._options.to_mapping()
+        # Who keeps the time is no matter of what was replayed: it stands under `wall`.
+        del options["mode"]
+        header = {
+            "clock": "measured" if realtime is not None and realtime.clock == "measured" else "virtual",
             "trace": {
                 "format": self._facts.format,
                 "rows": self._facts.num_rows,
@@ -106,8 +113,11 @@ class Sinks:
                 "trace_block_size": self._facts.trace_block_size,
             },
             "config": self._engine.to_mapping(),
-            "options": self._options.to_mapping(),
+            "options": options,
         }
+        if realtime is not None:
+            header["wall"] = {"mode": "realtime", **dataclasses.asdict(realtime)}
+        return header
 
     # -- during the run -----------------------------------------------------------------------------
 
@@ -151,10 +161,9 @@ class Sinks:
         if self._log is not None:
             self._log.add_names(first_row, names)
 
-    def consume(self, events: EventBuffer) -> None:
-        """Write what happened."""
-        if self._log is not None:
-            self._log.consume(events)
+    def consume(self, events: EventBuffer, wall: Callable[[], bytes] | None = None) -> bool:
+        """Write what happened; False if nothing of it was written yet, and `wall` has still to be told."""
+        return self._log is None or self._log.consume(events, wall)
 
     def sample(self, fleet: Fleet) -> None:
         """Take the telemetry sample that is due now; the collector has seen everything of this instant."""
@@ -172,11 +181,13 @@ class Sinks:
 
     def block_tokens(self, row: int, first: int, stop: int) -> bytes:
         """Generated tokens first..stop of a request as little-endian 32-bit words."""
-        name = self._names.get(row, f"r{row}")
-        tokens = deterministic_output_tokens(_TOKEN_SEED, name, stop - first, first=first)
-        return b"".join(token.to_bytes(4, "little") for token in tokens)
+        return generated_tokens(self.name_of(row), first, stop)
 
     # -- the end ------------------------------------------------------------------------------------
+
+    def name_of(self, row: int) -> str:
+        """Name of a row in logs and records."""
+        return self._names.get(row, f"r{row}")
 
     def request_ids(self) -> list[str | None] | None:
         """Names by row, None when no row has one."""
@@ -190,10 +201,14 @@ class Sinks:
             return None
         return {"sample_interval_ms": self._options.telemetry_sample_interval_ms, "samples": self._taken}
 
-    def finish(self, result: ReplayResult, *, stopped: bool) -> None:
-        """Write records and summary, and close the log; `stopped`: the engine could not go on."""
+    def finish(self, result: ReplayResult, *, stopped: bool, wall: bytes | None = None) -> None:
+        """Write records and summary, and close the log.
+
+        Args:
+            stopped: the engine could not go on. wall: what the footer says about the clock.
+        """
         if self._log is not None:
-            self._log.close(cut=result.facts.cut, interrupted=result.facts.interrupted, stopped=stopped)
+            self._log.close(cut=result.facts.cut, interrupted=result.facts.interrupted, stopped=stopped, wall=wall)
             self._log = None
         if "requests" in self._streams:
             for chunk in _chunks(result):
@@ -203,6 +218,12 @@ class Sinks:
             self._streams["summary"].write(orjson.dumps(result.summary, option=option))
         for stream in self._streams.values():
             stream.close()
+
+
+def generated_tokens(name: str, first: int, stop: int) -> bytes:
+    """Tokens first..stop that a request of this name generates, as little-endian 32-bit words."""
+    tokens = deterministic_output_tokens(_TOKEN_SEED, name, stop - first, first=first)
+    return b"".join(token.to_bytes(4, "little") for token in tokens)
 
 
 def _chunks(result: ReplayResult) -> Iterator[bytes]:

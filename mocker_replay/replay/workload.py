@@ -98,6 +98,7 @@ def _push(fleet: Fleet, rows: RowBatch, chosen: Int64s, due_ms: Float64s, sessio
         rows.output_tokens[chosen],
         offsets,
         hash_ids,
+        None if rows.cancel_after_ms is None else rows.cancel_after_ms[chosen],
     )
 
 

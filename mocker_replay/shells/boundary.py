@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
@@ -33,7 +34,7 @@ class BoundaryOutcome(NamedTuple):
 
 
 class BoundaryRequest:
-    """What the owner asks; one at a time."""
+    """What the owner asks."""
 
     __slots__ = ("answer", "command", "kind")
 
@@ -44,33 +45,48 @@ class BoundaryRequest:
 
 
 class BoundarySlot:
-    """The shell's side: at most one request, and whether the owner let go."""
+    """The shell's side: what the owner asked, oldest first, and whether it let go.
+
+    Args:
+        notify: called whenever the owner did something; it has seen all events up to its boundary then.
+    """
 
     def __init__(self, notify: Callable[[], None]) -> None:
-        self.request: BoundaryRequest | None = None
+        # More than one only when an owner went away from a request and came back with another.
+        self.requests: deque[BoundaryRequest] = deque()
         self.dropped = False
         self.closed = False
         self._notify = notify
 
+    @property
+    def request(self) -> BoundaryRequest | None:
+        """What is to be answered next."""
+        return self.requests[0] if self.requests else None
+
     def ask(self, request: BoundaryRequest) -> None:
         if self.closed:
             raise BoundaryClosed("boundary closed")
-        if self.request is not None:
-            raise RuntimeError("the boundary is busy with an earlier request")
-        self.request = request
+        self.requests.append(request)
         self._notify()
 
     def drop(self) -> None:
         self.dropped = True
         self._notify()
 
+    def answer(self, outcome: BoundaryOutcome | None) -> None:
+        """Answer the oldest request; its owner may have gone away."""
+        answer = self.requests.popleft().answer
+        if not answer.done():
+            answer.set_result(outcome)
+
     def close(self, text: str) -> None:
         """The driver has moved on or stopped; whoever still waits is told."""
         self.closed = True
-        if self.request is not None and not self.request.answer.done():
-            self.request.answer.set_exception(BoundaryClosed(text))
-            self.request.answer.exception()  # an owner that went away does not look at it
-        self.request = None
+        while self.requests:
+            answer = self.requests.popleft().answer
+            if not answer.done():
+                answer.set_exception(BoundaryClosed(text))
+                answer.exception()  # an owner that went away does not look at it
 
 
 def _report_drop(slot: BoundarySlot, loop: asyncio.AbstractEventLoop) -> None:
@@ -93,20 +109,25 @@ class Boundary:
     async def apply(self, command: Command) -> BoundaryOutcome:
         """Apply a command at the boundary; any number of times, one after the other.
 
+        A caller that is cancelled while it waits has its command applied anyway, and loses the outcome.
+
         Raises:
             BoundaryClosed: the driver stopped.
+            ValueError, OverflowError, TypeError: no machine takes such a command.
         """
+        from mocker_replay._core.lanes import check_command
+
+        check_command(command)
         outcome = await self._ask("apply", command)
         assert outcome is not None, "only a finish has no outcome"
         return outcome
 
     async def finish(self) -> None:
-        """Let the driver go on; resolves when it has acknowledged.
+        """Let the driver go on; resolves when it has acknowledged, and goes on without a caller who left.
 
         Raises:
-            BoundaryClosed: the driver stopped.
+            BoundaryClosed: the driver stopped, or this is the second time.
         """
-        self._finalizer.detach()
         await self._ask("finish", None)
 
     def drop(self) -> None:
@@ -117,6 +138,8 @@ class Boundary:
     async def _ask(self, kind: str, command: Command | None) -> BoundaryOutcome | None:
         answer: asyncio.Future[BoundaryOutcome | None] = asyncio.get_running_loop().create_future()
         self._slot.ask(BoundaryRequest(kind, command, answer))
+        if kind == "finish":
+            self._finalizer.detach()
         return await answer
 
     async def __aenter__(self) -> Boundary:
@@ -125,7 +148,7 @@ class Boundary:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            await self.finish()
-        else:
+        if kind is not None:
             self.drop()
+        elif self._finalizer.alive:  # neither finished nor dropped within
+            await self.finish()

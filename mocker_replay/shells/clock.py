@@ -41,13 +41,22 @@ class Clock(Protocol):
 
 
 class MonotonicClock:
-    """The real clock: the system's monotonic one, with precise timers on the running loop."""
+    """The real clock: the system's monotonic one, with precise timers on the running loop.
+
+    Args:
+        make_timer: gives a timer for a callback; a `PreciseTimer` if left out.
+    """
+
+    def __init__(self, make_timer: Callable[[Callable[[], None]], Timer] | None = None) -> None:
+        self._make_timer = make_timer
 
     def now_ns(self) -> int:
         return time.monotonic_ns()
 
     def timer(self, on_expiry: Callable[[], None]) -> Timer:
-        # The timer reads this module's clock.
+        if self._make_timer is not None:
+            return self._make_timer(on_expiry)
+        # That module reads its clock here.
         from mocker_replay.shells.sleeper import PreciseTimer
 
         return PreciseTimer(on_expiry)

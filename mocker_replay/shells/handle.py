@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mocker_replay.errors import ConfigError, MockerReplayError
@@ -87,22 +88,25 @@ class DriverHandle:
         Args:
             on_reply: called once with the acknowledgement, or with why there is none.
             stamp_ms: nominal time of the command; the current time where none is given and the clock is nominal.
+
+        Raises:
+            ValueError, OverflowError, TypeError: no machine takes such a command.
         """
+        from mocker_replay._core.lanes import check_command
+
+        check_command(command)
         shell = self._shell
         if stamp_ms is None and isinstance(shell.readings, Nominal):
             stamp_ms = shell.wall_ms()
         lane = shell.cancels if command.kind == "cancel" else shell.commands
 
         def on_done(state: TicketState) -> None:
-            if state is not TicketState.PLACED:
-                shell.forget_reply(command.command_id)
-            if state is TicketState.REFUSED:
+            if state is TicketState.PLACED:
+                shell.expect_reply(command.command_id, on_reply)
+            elif state is TicketState.REFUSED:
                 on_reply(False, "control lane closed")
 
-        ticket = lane.put(Queued(command, stamp_ms), on_done)
-        if ticket.state is not TicketState.REFUSED:  # who was refused has been told
-            shell.expect_reply(command.command_id, on_reply)
-        return ticket
+        return lane.put(Queued(command, stamp_ms), on_done)
 
     async def send(self, command: Command, *, stamp_ms: float | None = None) -> str:
         """Send a command with a reserved id and wait for its acknowledgement: its effects are on the event lane then.
@@ -115,6 +119,7 @@ class DriverHandle:
         Raises:
             ControlLaneClosed: the driver takes no more commands.
             CommandFailed: the engine refused it, or the driver stopped before it acknowledged.
+            ValueError, OverflowError, TypeError: no machine takes such a command.
         """
         replied: asyncio.Future[tuple[bool, str]] = asyncio.get_running_loop().create_future()
         ticket = self.put(command, lambda ok, text: resolve(replied, (ok, text)), stamp_ms=stamp_ms)
@@ -129,10 +134,12 @@ class DriverHandle:
 
 
 class EventReceiver:
-    """The one consumer of a driver's events."""
+    """The one consumer of a driver's events. When it goes away, nobody reads them any more, as after `close`."""
 
-    def __init__(self, lane: BoundedLane[Published]) -> None:
+    def __init__(self, lane: BoundedLane[Published], loop: asyncio.AbstractEventLoop) -> None:
         self._lane = lane
+        self._finalizer = weakref.finalize(self, call_on, loop, lane.close_reader)
+        self._finalizer.atexit = False
 
     def __len__(self) -> int:
         """Events waiting."""
@@ -161,6 +168,7 @@ class EventReceiver:
 
     def close(self) -> None:
         """Nobody reads any more: the driver stops with an error, unless it is being stopped."""
+        self._finalizer.detach()
         self._lane.close_reader()
 
 
@@ -182,8 +190,12 @@ def spawn(
     token: CancelToken | None = None,
     readings: Readings | None = None,
     observer: Observer | None = None,
+    origin_ns: int | None = None,
+    clear_events: Callable[[], None] | None = None,
 ) -> Driver:
-    """Start a driver in the running loop; its clock starts now.
+    """Start a driver in the running loop; its clock starts now, or at `origin_ns`.
+
+    `clear_events` is called instead of clearing the machine's event buffer, where others look at it, too.
 
     Raises:
         ConfigError: a capacity below 1; nothing was started.
@@ -200,6 +212,9 @@ def spawn(
         token=token,
         readings=readings,
         observer=observer,
+        origin_ns=origin_ns,
+        clear_events=clear_events,
     )
     actor = loop.create_task(shell.run(), name=f"driver of worker {machine.engine.worker}")
-    return Driver(DriverHandle(_Share(shell, loop)), EventReceiver(shell.events), actor, shell)
+    actor.add_done_callback(shell.ended)
+    return Driver(DriverHandle(_Share(shell, loop)), EventReceiver(shell.events, loop), actor, shell)

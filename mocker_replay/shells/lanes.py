@@ -153,6 +153,10 @@ class BoundedLane(Generic[T]):
             ticket.settle(TicketState.REFUSED)
         self._wake_reader()
 
+    def items(self) -> list[T]:
+        """What is on the lane, oldest first."""
+        return list(self._items)
+
     # -- the reader ---------------------------------------------------------------------------------
 
     def take_nowait(self) -> T:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mocker_replay._core.event_buffer import EventBuffer
     from mocker_replay.shells.boundary import Boundary
 
+_ID_MASK: Final = 2**64 - 1  # ids are unsigned, records are not
 _HEADS: Final = frozenset((EventKind.COMMAND, EventKind.PASS_START, EventKind.PASS_END, EventKind.INTERNAL_WORK))
 
 
@@ -49,7 +50,7 @@ class Published(NamedTuple):
     @property
     def command_id(self) -> int:
         """Of a command event."""
-        return self.records[0].d
+        return self.records[0].d & _ID_MASK
 
     @property
     def in_pass(self) -> bool:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from mocker_replay.errors import MockerReplayError
 from mocker_replay.shells.boundary import Boundary, BoundaryOutcome, BoundarySlot
-from mocker_replay.shells.clock import Clock, Timer, ms_from_ns, ns_from_ms
+from mocker_replay.shells.clock import Clock, ms_from_ns
+from mocker_replay.shells.deadline import DeadlineTimer
 from mocker_replay.shells.lanes import BoundedLane
 from mocker_replay.shells.published import Published, read_records, split_events
 from mocker_replay.shells.readings import Directed, Measured, Readings
@@ -121,25 +122,22 @@ class RealtimeShell:
         self._wake: asyncio.Future[None] | None = None
         self._noted = False  # something changed since the last look
         self._had_turn = True  # an overdue pass end is taken after one turn of the loop, never at once
-        self._pass_timer: Timer = clock.timer(self._notify)
-        self._internal_timer: Timer = clock.timer(self._notify)
-        self._armed: dict[Timer, int | None] = {self._pass_timer: None, self._internal_timer: None}
-        self.token.on_cancel(self._notify)
+        self._pass_timer = DeadlineTimer(clock, self.origin_ns, self._notify)
+        self._internal_timer = DeadlineTimer(clock, self.origin_ns, self._notify)
+        self._polls = self._make_polls()
+        self._token_key = self.token.on_cancel(self._notify)
 
     def wall_ms(self) -> float:
         """Measured time since the origin [ms]."""
         return max(0.0, ms_from_ns(self._clock.now_ns() - self.origin_ns))
 
     def expect_reply(self, command_id: int, on_reply: OnReply) -> None:
-        """Call `on_reply` when the machine answers this command, or when it never will."""
-        if self.stopped:
-            on_reply(False, "engine stopped before acknowledging")
-        else:
-            self._replies[command_id] = on_reply
+        """Call `on_reply` when the machine answers a command that is on its lane, or when it never will."""
+        self._replies[command_id] = on_reply
 
-    def forget_reply(self, command_id: int) -> None:
-        """Nobody waits for the answer any more."""
-        self._replies.pop(command_id, None)
+    def waiting_commands(self) -> list[Command]:
+        """Commands on the command lane, which the machine has not seen."""
+        return [queued.command for queued in self.commands.items()]
 
     # -- running ------------------------------------------------------------------------------------
 
@@ -152,19 +150,18 @@ class RealtimeShell:
             DriverError: it stopped with an error.
         """
         try:
-            if self._hold is Hold.FREE:
-                await self._until_stopped()
-            else:
+            if isinstance(self.readings, Directed):
                 await self.token.wait()
                 self._hold = Hold.FREE
-                await self._until_stopped()
+            await self._until_stopped()
         except asyncio.CancelledError:
             self.token.cancel()
-            while not self.stopped and self._take():
+            self._hold = Hold.FREE
+            while self._take():
                 pass
             raise
         finally:
-            self._close()
+            self.close()
         if self.error is not None:
             raise DriverError(self.error)
 
@@ -175,21 +172,26 @@ class RealtimeShell:
             hold_boundary: stop when the consumer wants to finish the boundary of a pass.
         """
         assert isinstance(self.readings, Directed), "only a directed shell is moved"
+        if self.token.cancelled:
+            return
         self.readings.now_ms = now_ms
         self._hold = Hold.BOUNDARY if hold_boundary else Hold.FREE
-        while not self.stopped and not self.token.cancelled:
-            await self._take_all()
-            if self._is_settled():
-                break
-            await self._wait()
-        self._hold = Hold.HELD
+        try:
+            while not self.stopped and not self.token.cancelled:
+                await self._take_all()
+                if self._is_settled():
+                    break
+                await self._wait()
+        finally:
+            if not self.token.cancelled:  # else `run` lets it go, up to its end
+                self._hold = Hold.HELD
 
     async def _until_stopped(self) -> None:
         while True:
             await self._take_all()
             if self.stopped:
                 return
-            if self._is_overdue():
+            if "pass_timer" in self._wants and self._is_overdue(self.wall_ms()):
                 await asyncio.sleep(0)
                 self._had_turn = True
                 continue
@@ -212,15 +214,6 @@ class RealtimeShell:
             return True
         return self._hold is Hold.BOUNDARY and self._slot is not None and self._slot.request is not None
 
-    def _is_overdue(self) -> bool:
-        """A pass end has been reached and waits only for its turn of the loop."""
-        return (
-            not self._had_turn
-            and self._pass_ms is not None
-            and "pass_timer" in self._wants
-            and self.readings.due(self._pass_ms, self.wall_ms())
-        )
-
     # -- waiting ------------------------------------------------------------------------------------
 
     def _notify(self) -> None:
@@ -242,17 +235,8 @@ class RealtimeShell:
         self._had_turn = True
 
     def _arm_timers(self) -> None:
-        self._arm(self._pass_timer, self._pass_ms if "pass_timer" in self._wants else None)
-        self._arm(self._internal_timer, self._internal_ms if "internal_timer" in self._wants else None)
-
-    def _arm(self, timer: Timer, deadline_ms: float | None) -> None:
-        deadline_ns = None if deadline_ms is None else self.origin_ns + ns_from_ms(max(deadline_ms, 0.0))
-        if deadline_ns is None:
-            if self._armed[timer] is not None:
-                timer.disarm()
-        elif deadline_ns != self._armed[timer] or self._clock.now_ns() >= deadline_ns:
-            timer.arm(deadline_ns)
-        self._armed[timer] = deadline_ns
+        self._pass_timer.set(self._pass_ms if "pass_timer" in self._wants else None)
+        self._internal_timer.set(self._internal_ms if "internal_timer" in self._wants else None)
 
     # -- stimuli ------------------------------------------------------------------------------------
 
@@ -262,33 +246,45 @@ class RealtimeShell:
             return False
         wall_ms = self.wall_ms()
         for stimulus in self._wants:
-            if self._is_there(stimulus, wall_ms):
+            if stimulus == "pass_timer" and self._is_overdue(wall_ms):
+                return False  # nothing of lower priority may take its turn
+            if self._polls[stimulus](wall_ms):
                 self._give(stimulus, wall_ms)
                 return True
         return False
 
-    def _is_there(self, stimulus: str, wall_ms: float) -> bool:
-        if stimulus == "cancel":
-            return self.token.cancelled
-        if stimulus == "cancel_item":
-            return len(self.cancels) > 0
-        if stimulus == "command_item":
-            return len(self.commands) > 0
-        if stimulus == "pass_timer":
-            return self._had_turn and self._pass_ms is not None and self.readings.due(self._pass_ms, wall_ms)
-        if stimulus == "internal_timer":
-            return self._internal_ms is not None and self.readings.due(self._internal_ms, wall_ms)
-        if stimulus == "published":
-            return self._is_published()
-        if stimulus == "publish_closed":
-            return self.events.reader_gone
-        if stimulus.startswith("boundary_"):
-            return self._boundary_stimulus() == stimulus
-        if stimulus == "cancels_closed":
-            return self.cancels.closed
-        if stimulus == "commands_closed":
-            return self.commands.closed
-        return True  # go, yielded, lane_counts and, behind its items, lane_empty
+    def _is_overdue(self, wall_ms: float) -> bool:
+        """A pass end has been reached and waits only for its turn of the loop."""
+        return not self._had_turn and self._pass_ms is not None and self.readings.due(self._pass_ms, wall_ms)
+
+    def _make_polls(self) -> dict[str, Callable[[float], bool]]:
+        """For each stimulus: whether it is there, at a measured time [ms]."""
+
+        def always(wall_ms: float) -> bool:
+            return True
+
+        return {
+            "cancel": lambda wall_ms: self.token.cancelled,
+            "cancel_item": lambda wall_ms: len(self.cancels) > 0,
+            "command_item": lambda wall_ms: len(self.commands) > 0,
+            "cancels_closed": lambda wall_ms: self.cancels.closed,
+            "commands_closed": lambda wall_ms: self.commands.closed,
+            "pass_timer": lambda wall_ms: self._pass_ms is not None and self.readings.due(self._pass_ms, wall_ms),
+            "internal_timer": lambda wall_ms: (
+                self._internal_ms is not None and self.readings.due(self._internal_ms, wall_ms)
+            ),
+            "published": lambda wall_ms: self._is_published(),
+            "publish_closed": lambda wall_ms: self.events.reader_gone,
+            "boundary_apply": lambda wall_ms: self._is_asked("apply"),
+            "boundary_finish": lambda wall_ms: self._hold is not Hold.BOUNDARY and self._is_asked("finish"),
+            "boundary_dropped": lambda wall_ms: (
+                self._slot is not None and self._slot.dropped and self._slot.request is None
+            ),
+            "lane_empty": always,  # the lane's items come before it
+            "lane_counts": always,
+            "yielded": always,
+            "go": always,
+        }
 
     def _is_published(self) -> bool:
         if self.events.reader_gone:
@@ -297,15 +293,10 @@ class RealtimeShell:
             self._outbox.popleft()
         return not self._outbox and not (self.readings.settles and self.events.unsettled)
 
-    def _boundary_stimulus(self) -> str | None:
-        slot = self._slot
-        if slot is None:
-            return None
-        if slot.request is None:
-            return "boundary_dropped" if slot.dropped else None
-        if slot.request.kind == "finish" and self._hold is Hold.BOUNDARY:
-            return None
-        return f"boundary_{slot.request.kind}"
+    def _is_asked(self, kind: str) -> bool:
+        """The owner of the boundary waits for this."""
+        request = None if self._slot is None else self._slot.request
+        return request is not None and request.kind == kind
 
     def _give(self, stimulus: str, wall_ms: float) -> None:
         command: Command | None = None
@@ -350,7 +341,7 @@ class RealtimeShell:
             self._answer_boundary(step.boundary_reply, step)
         if step.stopped:
             self.error = step.error
-            self._close()
+            self.close()
 
     def _answer(self, command_id: int, ok: bool, text: str) -> None:
         on_reply = self._replies.pop(command_id, None)
@@ -360,45 +351,50 @@ class RealtimeShell:
     # -- boundaries ---------------------------------------------------------------------------------
 
     def _open_boundary(self) -> Boundary:
-        self._slot = BoundarySlot(self._notify)
+        self._slot = BoundarySlot(self._boundary_asked)
         return Boundary(self._slot)
+
+    def _boundary_asked(self) -> None:
+        """Its owner holds the last event, and has dealt with all before it."""
+        self.events.done()
+        self._notify()
 
     def _answer_boundary(self, reply: tuple[int, bool, str] | str, step: Step) -> None:
         slot = self._slot
         assert slot is not None
-        assert slot.request is not None
-        answer = slot.request.answer
         if isinstance(reply, str):
-            slot.request = None
-            slot.close("boundary closed")
             self._slot = None
-            if not answer.done():
-                answer.set_result(None)
-            return
-        if step.stopped:
+            slot.answer(None)
+            slot.close("boundary closed")
+        elif step.stopped:
             slot.close("stopped while applying")
-            return
-        slot.request = None
-        if not answer.done():
+        else:
             records, words = read_records(self.machine.boundary_events)
-            answer.set_result(BoundaryOutcome(reply[1], reply[2], records, words))
+            slot.answer(BoundaryOutcome(reply[1], reply[2], records, words))
 
     # -- the end ------------------------------------------------------------------------------------
 
-    def _close(self) -> None:
+    def ended(self, task: asyncio.Task[None]) -> None:
+        """The task of `run` is over; cancelled before its first turn it never came to `run`."""
+        if task.cancelled():
+            self.token.cancel()
+        self.close()
+
+    def close(self) -> None:
         """The machine has stopped, or its task is gone: nobody may be left waiting."""
         if self.stopped:
             return
         self.stopped = True
-        self._outbox.clear()
+        self.token.forget(self._token_key)
         self._pass_timer.close()
         self._internal_timer.close()
         self.cancels.close_reader()
         self.commands.close_reader()
-        self.events.close()
         if self._slot is not None:
             self._slot.close("engine stopped before acknowledging")
             self._slot = None
+        self._outbox.clear()
+        self.events.close()
         for command_id in list(self._replies):
             self._answer(command_id, False, "engine stopped before acknowledging")
         self._notify()

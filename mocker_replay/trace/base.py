@@ -46,6 +46,7 @@ class RowBatch:
     request_ids: list[str | None] | None  # None: no row of this batch names one
     priority: Int32s
     strict_priority: Int64s
+    cancel_after_ms: Float64s | None = None  # the client's patience from its arrival on; inf = it stays; None: all stay
     surplus_included: Uint64s | None = None  # the ids as given, row after row; None: none was cut off
 
     def __len__(self) -> int:
@@ -110,6 +111,7 @@ def concatenate(batches: Sequence[RowBatch]) -> RowBatch:
     for batch in batches[1:]:
         offsets.append(batch.hash_offsets[1:] + offsets[-1][-1])
     named = any(batch.request_ids is not None for batch in batches)
+    impatient = any(batch.cancel_after_ms is not None for batch in batches)
     return RowBatch(
         first_row=first.first_row,
         lines=np.concatenate([batch.lines for batch in batches]),
@@ -125,4 +127,9 @@ def concatenate(batches: Sequence[RowBatch]) -> RowBatch:
         request_ids=[r for batch in batches for r in batch.request_ids or [None] * len(batch)] if named else None,
         priority=np.concatenate([batch.priority for batch in batches]),
         strict_priority=np.concatenate([batch.strict_priority for batch in batches]),
+        cancel_after_ms=np.concatenate([_patience_ms(batch) for batch in batches]) if impatient else None,
     )
+
+
+def _patience_ms(batch: RowBatch) -> Float64s:
+    return np.full(len(batch), np.inf) if batch.cancel_after_ms is None else batch.cancel_after_ms

@@ -72,6 +72,8 @@ class TraceProfile:
     output_tokens: Spread
     num_zero_output_rows: int
     think_time_ms: Spread | None  # over later turns
+    num_rows_with_patience: int  # whose client leaves after some time
+    cancel_after_ms: Spread | None  # over these
     num_blocks: int  # trace blocks of all prompts
     num_distinct_blocks: int  # by their whole prefix
     num_rows_sharing_prefix: int  # whose first block an earlier row had
@@ -106,6 +108,7 @@ class _Columns:
         self._outputs: list[Int64s] = []
         self._arrivals: list[np.ndarray] = []
         self._delays: list[np.ndarray] = []
+        self._patience: list[np.ndarray] = []
         self._turns_of_session: Counter[int] = Counter()
         self._seen: set[int] = set()  # one number a distinct prefix
         self._num_blocks = 0
@@ -121,6 +124,8 @@ class _Columns:
         self._outputs.append(batch.output_tokens)
         self._arrivals.append(batch.timestamp_ms[is_first])
         self._delays.append(batch.delay_ms[~is_first])
+        if batch.cancel_after_ms is not None:
+            self._patience.append(batch.cancel_after_ms[np.isfinite(batch.cancel_after_ms)])
         self._turns_of_session.update(batch.session[~is_first].tolist())
         for name in batch.request_ids or ():
             if name is not None:
@@ -147,6 +152,7 @@ class _Columns:
     def profile(self, facts: TraceFacts, pool: Pool | None) -> TraceProfile:
         inputs, outputs = np.concatenate(self._inputs), np.concatenate(self._outputs)
         arrivals, delays = np.concatenate(self._arrivals), np.concatenate(self._delays)
+        patience = np.concatenate([np.empty(0), *self._patience])
         given = arrivals[~np.isnan(arrivals)]
         _, counts = np.unique(given, return_counts=True)
         turns = self._turns_of_session
@@ -167,6 +173,8 @@ class _Columns:
             output_tokens=_spread(outputs),
             num_zero_output_rows=int((outputs == 0).sum()),
             think_time_ms=_spread(delays) if len(delays) else None,
+            num_rows_with_patience=len(patience),
+            cancel_after_ms=_spread(patience) if len(patience) else None,
             num_blocks=self._num_blocks,
             num_distinct_blocks=len(self._seen),
             num_rows_sharing_prefix=self._num_sharing,

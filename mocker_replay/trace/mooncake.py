@@ -127,6 +127,7 @@ class MooncakeTrace:
             request_ids=columns.request_ids,
             priority=columns.priority.astype(np.int32),
             strict_priority=columns.strict_priority,
+            cancel_after_ms=columns.cancel_after_ms,
             surplus_included=columns.hash_ids if (columns.num_hash_ids > needed).any() else None,
         )
 

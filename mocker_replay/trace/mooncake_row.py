@@ -28,7 +28,7 @@ ALIASES: Final[dict[str, str]] = {
 }
 FIELDS: Final[tuple[str, ...]] = (
     "timestamp", "input_length", "output_length", "hash_ids", "session_id", "delay", "output_token_ids",
-    "request_id", "priority", "strict_priority", "policy_class",
+    "request_id", "priority", "strict_priority", "policy_class", "cancel_after_ms",
 )  # fmt: skip
 CANONICAL: Final[dict[str, str]] = {name: name for name in FIELDS} | {alias: name for name, alias in ALIASES.items()}
 
@@ -39,7 +39,7 @@ _INTEGERS: Final = {
     "strict_priority": (0, 2**32 - 1),
 }
 _LISTS: Final = {"hash_ids": 2**64 - 1, "output_token_ids": 2**32 - 1}  # largest element
-_NUMBERS: Final = ("timestamp", "delay")
+_NUMBERS: Final = ("timestamp", "delay", "cancel_after_ms")
 _SESSION_FIELDS: Final[tuple[str, ...]] = ("timestamp", "delay", "session_id")
 
 # Unicode White_Space: a line of nothing else is skipped.
@@ -221,9 +221,10 @@ def _is_legal(name: str, key: str, value: Any, line: int, faults: FaultList) -> 
             return _are_ids(key, value, _LISTS[name], line, faults)
         faults.add(line, key, "must be a list of integers", value)
     elif name in _NUMBERS:
-        if type(value) in (int, float):
+        at_least = 0.0 if name == "cancel_after_ms" else -math.inf  # a delay is looked at with its session
+        if type(value) in (int, float) and value >= at_least:
             return True
-        faults.add(line, key, "must be a finite number", value)
+        faults.add(line, key, "must be a finite number" + (" of at least 0" if at_least == 0.0 else ""), value)
     else:
         if type(value) is str and _is_unicode(value):
             return True

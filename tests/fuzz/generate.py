@@ -182,7 +182,7 @@ class Draft:
             if kind in ("delay", "both"):
                 row["delay"] = rng.choice((0, 0.0, 1, 2.5, 10, 33.333))
             if kind in ("timestamp", "both"):
-                row["timestamp"] = latest[name] = latest[name] + rng.choice((0, 1, 7.25, 20))
+                row["timestamp"] = latest[name] = round(latest[name] + rng.choice((0, 1, 7.25, 20)), 9)
             else:
                 del row["timestamp"]
 

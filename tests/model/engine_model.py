@@ -17,7 +17,7 @@ from tests.model.pool import Removed, Stored
 from tests.model.scheduler import PassResult
 from tests.model.telemetry import Telemetry
 from tests.model.timing import TimingModel
-from tests.model.worker import Worker
+from tests.model.worker import Submission, Worker
 from tests.model.workload import Turn, Workload, read_turns
 
 
@@ -69,7 +69,7 @@ class ModelRun:
 
 
 class ReplayModel:
-    """The event loop: pass ends, arrivals, a telemetry sample, pass starts, until an instant is quiet."""
+    """The event loop: pass ends, arrivals, clients that leave, pass starts, a sample, until an instant is quiet."""
 
     def __init__(
         self,
@@ -98,6 +98,7 @@ class ReplayModel:
         self.passes: list[dict[str, Any]] = []
         self.cache_events: list[tuple[float, int, int, Removed | Stored]] = []
         self.records: list[dict[str, Any]] = []
+        self.leaving: list[tuple[float, int, int, int]] = []  # (due, session, turn, row)
         self.next_worker = 0
         self.now_ms = 0.0
         self.worker_seconds = 0.0
@@ -138,23 +139,62 @@ class ReplayModel:
             for due_ms, turn in self.workload.pop_due(self.now_ms):
                 self._arrive(due_ms, turn)
                 changed = True
+            for row in self._pop_leaving():
+                figures = self.figures[row]
+                assert figures.worker is not None
+                assert figures.rank is not None
+                self.workers[figures.worker].leave(figures.rank, row)
+                changed = True
             for worker in self.workers:
-                while worker.ready:
-                    group = worker.start_pass(self.now_ms)
-                    self._started(worker, group.results)
-                    changed = True
-                    if group.end_ms == self.now_ms:
-                        self._finish(worker)  # before anything it makes due arrives
+                changed |= self._run(worker)
             if first_round and self.telemetry is not None:
                 self.telemetry.due(self.now_ms, self.workers)
             first_round = False
         if self.telemetry is not None and not self.telemetry.samples:
             self.telemetry.baseline(self.workers)
 
+    def _run(self, worker: Worker) -> bool:
+        """Commands in the order in which the driver takes them, then passes while there is work."""
+        changed = bool(worker.cancels)
+        while worker.cancels:
+            self._cancel(worker, *worker.cancels.pop(0))
+        if worker.in_pass is not None:
+            return changed
+        for submission in worker.apply_first():
+            if submission.gone:
+                self._cancel(worker, submission.rank, submission.number)
+        # Whoever waits for a submission taken just before the pass is heard in the pass.
+        late = [(submission.rank, submission.number) for submission in worker.pending if submission.gone]
+        for rank in [submission.rank for submission in worker.pending]:
+            worker.publish(rank)
+        worker.pending = []
+        while worker.ready:
+            group = worker.start_pass(self.now_ms)
+            self._started(worker, group.results)
+            changed = True
+            while late:
+                self._cancel(worker, *late.pop(0))
+            if group.end_ms == self.now_ms:
+                self._finish(worker)  # before anything it makes due arrives
+        worker.at_boundary = False
+        return changed
+
+    def _cancel(self, worker: Worker, rank: int, row: int) -> None:
+        start_ms = worker.cancel(rank, row)
+        self._end(self.figures[row], "canceled", None, self.now_ms if math.isnan(start_ms) else start_ms)
+
+    def _pop_leaving(self) -> list[int]:
+        """Rows whose clients leave by now and have not ended."""
+        self.leaving = [entry for entry in self.leaving if self.figures[entry[3]].status is None]
+        due = sorted(entry for entry in self.leaving if entry[0] <= self.now_ms)
+        self.leaving = [entry for entry in self.leaving if entry not in due]
+        return [row for _, _, _, row in due]
+
     def _next_event_ms(self) -> float | None:
         times = [worker.in_pass.end_ms for worker in self.workers if worker.in_pass is not None]
         if self.workload.next_due_ms is not None:
             times.append(self.workload.next_due_ms)
+        times += [entry[0] for entry in self.leaving if self.figures[entry[3]].status is None]
         return min(times, default=None)
 
     def _sample_until(self, later_ms: float) -> None:
@@ -178,6 +218,10 @@ class ReplayModel:
         if self.by_prefix:
             seen = [entry.identity in worker.visible[rank] for entry in request.table]
             figures.overlap_blocks = seen.index(False) if False in seen else len(seen)
+        worker.pending.append(Submission(rank, turn.row))
+        leaves_ms = due_ms + turn.cancel_after_ms
+        if leaves_ms < math.inf:
+            self.leaving.append((leaves_ms, turn.session, turn.turn, turn.row))
         worker.publish(rank)
         if self.telemetry is not None:
             self.telemetry.arrived(figures, self.config.block_size)
@@ -195,7 +239,7 @@ class ReplayModel:
         for rank, result in group.results.items():
             self.cache_events += [(group.end_ms, worker.index, rank, event) for event in result.cache_events]
             if self.telemetry is not None:
-                self.telemetry.decoded(result.forwards, result.forward_tokens)
+                self.telemetry.decoded(len(result.accepted), sum(result.accepted.values()))
             for request, burst in result.tokens:
                 self.figures[request.number].token_ms += [group.end_ms] * burst
             ends = [(r, "completed", None) for r in result.completed]
@@ -206,7 +250,7 @@ class ReplayModel:
 
     def _end(self, figures: Figures, status: str, reason: str | None, at_ms: float) -> None:
         figures.status, figures.reason, figures.terminal_ms = status, reason, at_ms
-        self.workload.ended(figures.turn, at_ms)
+        self.workload.ended(figures.turn, self.now_ms)
         if self.telemetry is not None:
             self.telemetry.ended(figures)
 

@@ -49,8 +49,7 @@ class PassResult:
     admissions: list[tuple[Request, int]] = field(default_factory=list)  # (request, reused tokens)
     preemptions: list[Request] = field(default_factory=list)
     tokens: list[tuple[Request, int]] = field(default_factory=list)  # (request, tokens emitted), in order
-    forwards: int = 0  # requests that emitted without prompt work in this pass
-    forward_tokens: int = 0  # tokens accepted for those
+    accepted: dict[Request, int] = field(default_factory=dict)  # tokens, of those that emitted without prompt work
     completed: list[Request] = field(default_factory=list)
     rejected: list[Request] = field(default_factory=list)
     failed: list[tuple[Request, str]] = field(default_factory=list)
@@ -61,6 +60,14 @@ class PassResult:
     decode_ms: float = 0.0
     end_ms: float = 0.0
     deferred: bool = False
+
+    def drop(self, request: Request) -> None:
+        """Take what the request got in this pass out of what will be shown."""
+        self.tokens = [(r, burst) for r, burst in self.tokens if r is not request]
+        self.completed = [r for r in self.completed if r is not request]
+        self.rejected = [r for r in self.rejected if r is not request]
+        self.failed = [(r, reason) for r, reason in self.failed if r is not request]
+        self.accepted.pop(request, None)
 
     @property
     def effect_free(self) -> bool:
@@ -103,6 +110,19 @@ class Rank:
         self.waiting.append(request)
         self.fruitless_passes = 0
         return request
+
+    def cancel(self, number: int, in_flight: PassResult | None) -> None:
+        """Forget a request at once, and what it was going to show with the pass in flight."""
+        owned = [r for r in (*self.running, *self.waiting) if r.number == number]
+        for request in owned:
+            (self.running if request in self.running else self.waiting).remove(request)
+            self._release(request)
+        ended = (
+            [] if in_flight is None else [*in_flight.completed, *in_flight.rejected, *(r for r, _ in in_flight.failed)]
+        )
+        (request,) = [*owned, *(r for r in ended if r.number == number)]
+        if in_flight is not None:
+            in_flight.drop(request)
 
     def gauges(self) -> dict[str, Any]:
         total = self.config.num_gpu_blocks
@@ -363,8 +383,7 @@ class Rank:
         samples = [1 if config.nextn is None else self.sampler.sample() for _ in ready]
         for request, sample in zip(ready, samples, strict=True):
             if result.scheduled[request].prompt == 0:
-                result.forwards += 1
-                result.forward_tokens += sample  # in full, also when fewer tokens remained
+                result.accepted[request] = sample  # in full, also when fewer tokens remained
             slots = self._emit(request, min(sample, request.remaining), slots)
         self.pool.return_set_aside(slots)
 

@@ -1,7 +1,8 @@
-"""One worker: its ranks behind one barrier, and the prefill cadence they share."""
+"""One worker: its ranks behind one barrier, the prefill cadence they share, and commands on their way to it."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,18 @@ class Group:
     results: dict[int, PassResult]
 
 
+@dataclass
+class Submission:
+    """A request in the queue of its rank whose command the driver has not taken yet.
+
+    That makes no difference to the passes, which are computed when they start; it does to cancellations.
+    """
+
+    rank: int
+    number: int
+    gone: bool = False  # its client has left: the cancellation follows
+
+
 class Worker:
     def __init__(self, config: ModelConfig, index: int) -> None:
         self.config, self.index = config, index
@@ -28,6 +41,9 @@ class Worker:
         self.in_pass: Group | None = None
         self.wave = 0
         self.next_rank = 0
+        self.pending: list[Submission] = []
+        self.cancels: list[tuple[int, int]] = []  # (rank, request) on the cancellation lane
+        self.at_boundary = False  # a pass ended at this instant and nothing was taken from the lanes yet
         self.published = [rank.gauges() for rank in self.ranks]
         self.visible: list[set[int]] = [set() for _ in self.ranks]  # identities a router knows of
 
@@ -36,8 +52,39 @@ class Worker:
         self.next_rank = (rank + 1) % self.config.dp_size
         return rank
 
-    def publish(self, rank: int) -> None:
-        self.published[rank] = self.ranks[rank].gauges()
+    def publish(self, rank: int, *, pending_count: bool = True) -> None:
+        """Show the state of a rank; a command that was applied shows its queues without what is still pending."""
+        gauges = self.ranks[rank].gauges()
+        if not pending_count:
+            gauges["waiting_requests"] -= sum(submission.rank == rank for submission in self.pending)
+        self.published[rank] = gauges
+
+    def leave(self, rank: int, number: int) -> None:
+        """The client of a request that has not ended goes away."""
+        waiting = [submission for submission in self.pending if submission.number == number]
+        for submission in waiting:
+            submission.gone = True
+        if not waiting:
+            self.cancels.append((rank, number))
+
+    def cancel(self, rank: int, number: int) -> float:
+        """Apply a cancellation; returns the time it is stamped with when a pass is in flight, else NaN."""
+        self.ranks[rank].cancel(number, self.in_pass.results.get(rank) if self.in_pass else None)
+        self.publish(rank, pending_count=False)
+        if self.in_pass is not None:
+            return self.in_pass.start_ms
+        pending = {submission.number for submission in self.pending}
+        if all(r.number in pending for ranks in self.ranks for r in (*ranks.running, *ranks.waiting)):
+            self.wave = 0
+        return math.nan
+
+    def apply_first(self) -> list[Submission]:
+        """Submissions the driver takes before it looks at the cancellation lane again; the others stay pending."""
+        count = len(self.pending) if self.at_boundary else 1
+        taken, self.pending = self.pending[:count], self.pending[count:]
+        for submission in taken:
+            self.publish(submission.rank, pending_count=False)
+        return taken
 
     @property
     def ready(self) -> bool:
@@ -55,6 +102,7 @@ class Worker:
         group = self.in_pass
         assert group is not None
         self.in_pass = None
+        self.at_boundary = True
         if not any(rank.has_work for rank in self.ranks):
             self.wave = 0
         records = []

@@ -6,6 +6,7 @@ Decides due times and their total order. Knows nothing of engines.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ class Turn:
     hash_ids: Sequence[int]
     first_ms: float | None  # timestamp of the row, raw
     delay_ms: float  # think time before this turn, raw
+    cancel_after_ms: float  # its client leaves so long after the arrival; inf: it stays
 
 
 def _first(row: Mapping[str, Any], *names: str) -> Any:
@@ -69,6 +71,7 @@ def read_turns(rows: Sequence[Mapping[str, Any]], trace_block_size: int) -> list
                 hash_ids=row["hash_ids"],
                 first_ms=None if timestamp is None else float(timestamp),
                 delay_ms=wait,
+                cancel_after_ms=math.inf if row.get("cancel_after_ms") is None else float(row["cancel_after_ms"]),
             )
         )
     return sessions

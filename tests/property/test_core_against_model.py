@@ -7,7 +7,9 @@ forward-pass record in order.
 from __future__ import annotations
 
 import json
+import random
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,22 @@ def differences(case: Case) -> list[str]:
 @given(SEEDS)
 def test_core_equals_model(seed: int) -> None:
     assert differences(make_case(seed)) == []
+
+
+@settings(max_examples=150)
+@given(SEEDS)
+def test_core_equals_model_with_clients_that_leave(seed: int) -> None:
+    assert differences(with_impatience(make_case(seed), seed)) == []
+
+
+def with_impatience(case: Case, seed: int) -> Case:
+    """The same rows, some of them with a client that leaves: often at a pass end, sometimes at once."""
+    rng = random.Random(seed)
+    rows = [json.loads(line) for line in case.trace_text.splitlines()]
+    for row in rows:
+        if rng.random() < 0.4:
+            row["cancel_after_ms"] = rng.choice((0, 0, 1, 1.5, 10, 12, 20, 50, round(rng.uniform(0, 200), 3)))
+    return replace(case, trace_text="".join(json.dumps(row) + "\n" for row in rows))
 
 
 FOUND = sorted((Path(__file__).parent / "found").glob("*.json"))

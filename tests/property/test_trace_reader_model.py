@@ -28,6 +28,7 @@ legal_rows = st.fixed_dictionaries(
     optional={
         "session_id": st.one_of(st.just("a"), names),
         "delay": st.floats(0, 1e6),
+        "cancel_after_ms": st.one_of(st.none(), st.integers(0, 10**20), st.floats(0, 1e6)),
         "request_id": names,
         "priority": st.integers(-(2**31), 2**31 - 1),
         "note": st.sampled_from([True, {"hash_ids": 1}, "a:b", None, [-0.5]]),
@@ -123,6 +124,14 @@ def test_scan_and_batches_say_what_the_model_says(path: Path, trace: tuple[list[
     np.testing.assert_array_equal(batch.timestamp_ms, expected["time"])
     assert batch.input_tokens.tolist() == [row["input_length"] for row in rows]
     assert batch.output_tokens.tolist() == [row["output_length"] for row in rows]
+    patience = [row.get("cancel_after_ms") for row in rows]
+    if any(given is not None for given in patience):
+        assert batch.cancel_after_ms is not None
+        assert batch.cancel_after_ms.tolist() == [
+            math.inf if given is None else peer_float(given) for given in patience
+        ]
+    else:
+        assert batch.cancel_after_ms is None
     assert batch.priority.tolist() == [row.get("priority", 0) for row in rows]
     assert (batch.request_ids or [None] * len(rows)) == [row.get("request_id") for row in rows]
     firsts = [time for time, turn in zip(expected["time"], expected["turn"], strict=True) if turn == 0]

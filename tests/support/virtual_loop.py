@@ -58,6 +58,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._num_timers = 0
         self._timers: list[tuple[int, int, asyncio.TimerHandle]] = []
         self._settling: list[tuple[asyncio.Future[None], int]] = []
+        self._in_turn: dict[int, Callable[[], object]] = {}
         selector = _Selector()
         selector.loop = self
         super().__init__(selector)
@@ -86,6 +87,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None
 
+    def in_turn(self, num_turn: int, callback: Callable[[], object]) -> None:
+        """Call at the start of that turn, before anything that runs in it; nobody else notices."""
+        self._in_turn[num_turn] = callback
+
     def move_to(self, now_ns: int) -> None:
         assert now_ns >= self.now_ns, "time never goes back"
         self.now_ns = now_ns
@@ -99,6 +104,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def look_around(self, poll: Callable[[float], list[Any]], nothing_ready: bool) -> list[Any]:
         """One turn, before its callbacks run: descriptors, due timers, and what is to be done at rest."""
         self.num_turns += 1
+        if self.num_turns in self._in_turn:
+            self._in_turn.pop(self.num_turns)()
+            nothing_ready = nothing_ready and not self._ready  # type: ignore[attr-defined]
         found = poll(0)
         if self._hand_out_due() or found or not nothing_ready:
             for future, last_turn in self._settling:
@@ -153,14 +161,17 @@ class VirtualTimer:
     def __init__(self, loop: VirtualTimeLoop, on_expiry: Callable[[], None]) -> None:
         self._loop = loop
         self._on_expiry = on_expiry
-        self._handle: asyncio.TimerHandle | None = None
+        self._handle: asyncio.Handle | None = None
         self._closed = False
 
     def arm(self, deadline_ns: int) -> None:
         if self._closed:
             raise RuntimeError("the timer is closed")
         self.disarm()
-        self._handle = self._loop.call_at_ns(deadline_ns, self._on_expiry)
+        if deadline_ns <= self._loop.now_ns:
+            self._handle = self._loop.call_soon(self._on_expiry)
+        else:
+            self._handle = self._loop.call_at_ns(deadline_ns, self._on_expiry)
 
     def disarm(self) -> None:
         if self._handle is not None:
@@ -197,6 +208,10 @@ class VirtualClock:
     async def settle(self, max_turns: int = MAX_TURNS) -> None:
         """Run the loop until no callback is ready; time stands still."""
         await self.loop.at_rest(max_turns)
+
+    def stall_ms(self, duration_ms: float) -> None:
+        """Time goes by and nothing runs, as on a machine that is busy with something else."""
+        self.loop.move_to(self.loop.now_ns + ns_from_ms(duration_ms))
 
     async def advance_ms(self, duration_ms: float) -> None:
         await self.advance_ns(ns_from_ms(duration_ms))

@@ -129,7 +129,7 @@ def test_driver_30_an_idle_command_beats_an_expired_internal_deadline_and_forces
     events = shell.events(WORK, COMMAND)
     assert [(event.kind, event.t_ms) for event in events] == [(WORK, 10.0), (COMMAND, 10.0)]
     assert events[0].a == 2
-    assert shell.machine.wants() == ("published", "publish_closed", "cancel")
+    assert shell.machine.wants() == ("published", "cancel", "publish_closed")
 
 
 def test_an_idle_deadline_fires_at_its_time() -> None:

@@ -7,7 +7,7 @@ import pytest
 from mocker_replay._core.driver import PHASE_NAMES, STIMULUS_NAMES, DriverMisuse, Machine
 from tests.support.machines import Shell, buffer_bytes, cancel, fixed, make_machine, submit
 
-PUBLISHING = ("published", "publish_closed", "cancel")
+PUBLISHING = ("published", "cancel", "publish_closed")
 # What may come in each phase, the first wins. Phases that do not wait for the token still remember it.
 WANTS: dict[str, tuple[str, ...]] = {
     "turn": ("cancel", "go"),

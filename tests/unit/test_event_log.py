@@ -179,6 +179,16 @@ def test_a_log_in_several_compressed_pieces(tmp_path: Path, suffix: str) -> None
         read_all(tmp_path / "pieces")
 
 
+def test_a_log_can_be_verified_after_some_of_its_lines(tmp_path: Path) -> None:
+    write_log(tmp_path / "log")
+    with EventLogReader(tmp_path / "log") as log:
+        assert orjson.loads(next(log.lines()))["seq"] == 0
+        assert log.verify()["events"] == 36
+    with EventLogReader(tmp_path / "log") as log:
+        list(log.lines())
+        assert log.verify()["events"] == 36
+
+
 def test_a_log_cut_at_a_line_end_is_seen(tmp_path: Path) -> None:
     lines = write_log(tmp_path / "log").splitlines(keepends=True)
     (tmp_path / "cut").write_bytes(b"".join(lines[:-1]))

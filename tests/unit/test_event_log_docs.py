@@ -14,6 +14,11 @@ from mocker_replay.events import EVENT_LEVELS, EVENT_SCHEMA, LogEvent, RunEnd, T
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "event-log.md").read_text()
 GOLDEN_LINES = (ROOT / "tests" / "golden" / "event_log" / "sample.jsonl").read_text().splitlines()
+REALTIME_LINES = [
+    line
+    for path in sorted((ROOT / "tests" / "golden" / "realtime").glob("*.jsonl"))
+    for line in path.read_text().splitlines()
+]
 
 
 def keys_of(value: Any) -> Iterator[str]:
@@ -40,7 +45,7 @@ def section_of(event: str) -> str:
 def test_examples_are_lines_of_the_golden_log() -> None:
     examples = [line for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
     assert {orjson.loads(line)["event"] for line in examples} == set(LogEvent)
-    assert [line for line in examples if line not in GOLDEN_LINES] == []
+    assert [line for line in examples if line not in GOLDEN_LINES + REALTIME_LINES] == []
 
 
 def test_every_field_is_defined_in_its_section() -> None:
@@ -50,6 +55,17 @@ def test_every_field_is_defined_in_its_section() -> None:
         prose = re.sub(r"```json\n.*?```", "", section, flags=re.DOTALL)
         missing = {key for key in keys_of(line) if f"`{key}`" not in prose} - common
         assert not missing, f"{line['event']}: {missing}"
+
+
+def test_every_field_of_the_clock_is_defined() -> None:
+    section = PAGE.split("\n## The key `wall`\n")[1].split("\n## ")[0]
+    walls = [orjson.loads(line).get("wall", {}) for line in REALTIME_LINES]
+    fields = {key for wall in walls for key in keys_of(wall)}
+    assert fields == {"mode", "clock", "ms", "planned_ms", "hash_ids", "steps"}
+    assert not {key for key in fields if f"`{key}`" not in section}
+    carried = {step[1]: len(step) - 3 for wall in walls for step in wall.get("steps", ())}
+    for stimulus, num_more in carried.items():
+        assert (f"`{stimulus}`" in section) == (num_more > 0), stimulus
 
 
 def test_levels_reasons_ends_and_schema_are_those_of_the_program() -> None:

@@ -15,6 +15,7 @@ import pytest
 from mocker_replay.errors import ConfigError
 from mocker_replay.live import BoundedLane, GenerateRequest, KvEvent, LiveEngine, LiveError, NotRunning, RankConfig
 from mocker_replay.live.engine import Attachments
+from mocker_replay.live.request import Prompt
 from mocker_replay.shells.handle import spawn
 from tests.support.live import (
     SLOW,
@@ -245,7 +246,7 @@ def test_errors_of_a_stopped_driver_name_what_was_asked() -> None:
         engine = start(clock, speedup_ratio=SLOW)
         stream = await clock.until_done(engine.submit(ask(5)))
         registration, _other = engine.prepare(ask())
-        group_of(engine).driver.shell._close()  # it is gone, and nobody has noticed yet
+        group_of(engine).driver.shell.close()  # it is gone, and nobody has noticed yet
         submission = rank_of(engine).submit(registration)
         cancellation = rank_of(engine).cancel_route(stream._route)
         error = await outcome_of(clock, submission.wait())
@@ -255,6 +256,20 @@ def test_errors_of_a_stopped_driver_name_what_was_asked() -> None:
         assert isinstance(error, NotRunning)
         assert "not accepting cancellations" in str(error)
         await outcome_of(clock, engine.shutdown())
+
+    run_virtual(main)
+
+
+def test_a_prompt_of_a_caller_that_names_blocks_itself_is_looked_at_too() -> None:
+    async def main(clock: VirtualClock) -> None:
+        engine = start(clock)
+        registration, stream = rank_of(engine).prepare(ask(), prompt=Prompt(4, (-1,)))
+        error = await outcome_of(clock, engine.submit_prepared(registration))
+        assert isinstance(error, LiveError)
+        assert "no such command" in str(error)
+        assert await stream.recv() is None
+        assert not group_of(engine)._pending
+        await rest_and_stop(clock, engine)
 
     run_virtual(main)
 

@@ -43,6 +43,15 @@ def test_rows_sessions_and_times(tmp_path: Path) -> None:
     assert (profile.timestamp_unit, profile.likely_timestamp_unit, profile.misfits) == ("ms", "ms", None)
 
 
+def test_patience(tmp_path: Path) -> None:
+    rows = [row(0, [1], 4, cancel_after_ms=patience) for patience in (40, None, 10, 20.5)]
+    profile = profile_of(tmp_path, *rows)
+    assert profile.num_rows_with_patience == 3
+    assert profile.cancel_after_ms == Spread(10.0, 23.5, 20.5, 40.0, 40.0, 40.0, 70.5)
+    staying = profile_of(tmp_path, rows[1])
+    assert (staying.num_rows_with_patience, staying.cancel_after_ms) == (0, None)
+
+
 def test_a_burst_and_a_closed_loop_have_no_rate(tmp_path: Path) -> None:
     burst = profile_of(tmp_path, row(5, [1], 4), row(5, [2], 4))
     assert (burst.mean_arrivals_per_s, burst.num_tied_arrivals, burst.think_time_ms) == (None, 2, None)

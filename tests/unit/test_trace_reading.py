@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,24 @@ def test_columns_of_plain_rows(tmp_path: Path) -> None:
     )
     assert (facts.name, facts.format, facts.warnings) == ("trace.jsonl", "mooncake", ())
     assert facts.digest == blake3((tmp_path / "trace.jsonl").read_bytes()).hexdigest()
+
+
+def test_the_patience_of_clients(tmp_path: Path) -> None:
+    given = [
+        {"cancel_after_ms": 12.5},
+        {},
+        {"cancel_after_ms": None},
+        {"cancel_after_ms": 0},
+        {"cancel_after_ms": 1e308},
+    ]
+    _, batch = read(tmp_path, *(row(**fields) for fields in given))
+    assert batch.cancel_after_ms is not None, "of batches of which some name none"
+    assert batch.cancel_after_ms.tolist() == [12.5, math.inf, math.inf, 0.0, 1e308]
+    _, in_seconds = read(tmp_path, row(cancel_after_ms=12.5), timestamp_unit="s")
+    assert in_seconds.cancel_after_ms is not None
+    assert in_seconds.cancel_after_ms.tolist() == [12.5], "always in ms, as a delay"
+    _, staying = read(tmp_path, row(), row(cancel_after_ms=None), row())
+    assert staying.cancel_after_ms is None
 
 
 def test_aliases_mixed_with_names_over_the_rows(tmp_path: Path) -> None:

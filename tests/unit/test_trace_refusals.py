@@ -95,6 +95,18 @@ ONE_FAULT = [
     (row(output_token_ids=[5]), "output_token_ids", "", "must hold output_length = 2 ids, but holds 1"),
     (row(output_token_ids=[5, 2**32]), "output_token_ids[1]", "4294967296", INT_IN(0, 2**32 - 1)),
     (row(output_token_ids="ab"), "output_token_ids", '"ab"', "must be a list of integers"),
+    (row(cancel_after_ms=-0.5), "cancel_after_ms", "-0.5", "must be a finite number of at least 0"),
+    (row(cancel_after_ms=-1), "cancel_after_ms", "-1", "must be a finite number of at least 0"),
+    (row(cancel_after_ms="5"), "cancel_after_ms", '"5"', "must be a finite number of at least 0"),
+    (row(cancel_after_ms=True), "cancel_after_ms", "true", "must be a finite number of at least 0"),
+    (
+        '{"timestamp": 1, "output_length": 1, "hash_ids": [1], "cancel_after_ms": Infinity}',
+        "cancel_after_ms", "Infinity", "must be a finite number of at least 0",
+    ),
+    (
+        '{"timestamp": 1, "output_length": 1, "hash_ids": [1], "cancel_after_ms": 5, "cancel_after_ms": 5}',
+        "cancel_after_ms", "5", "must not be given twice",
+    ),
     (row(delay="1"), "delay", '"1"', "must be a finite number"),
     (row(delay=5), "delay", "5", "must be 0 or absent on the first turn of session 'request_1'"),
     (row(session_id="a", delay=5), "delay", "5", "must be 0 or absent on the first turn of session 'a'"),

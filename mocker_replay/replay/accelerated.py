@@ -1,0 +1,82 @@
+"""A replay in virtual time: the fleet moves its machines itself, and nothing is waited for.
+
+Decides who is served when the fleet asks. Per request is the finest grain at which this loop runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mocker_replay.config import EngineConfig, ReplayOptions
+from mocker_replay.replay.books import RunBooks, Stopped
+from mocker_replay.replay.interrupt import InterruptFlag
+from mocker_replay.replay.sinks import Sinks
+from mocker_replay.shells.clock import elapsed_ms, monotonic_ns
+from mocker_replay.trace import TraceFacts, TraceSource
+
+Progress = Callable[[int, int, float], None]  # rows handed over, rows in all, modelled time [ms]
+
+# Events between two looks at consumers, interrupts and the progress bar; a callback model makes passes slow.
+_RECORDS_PER_TURN = 65_536
+_RECORDS_PER_TURN_CALLBACK = 1_024
+_PROGRESS_EVERY_MS = 100.0
+
+
+class AcceleratedRun(RunBooks):
+    """One replay in virtual time."""
+
+    def __init__(
+        self,
+        engine: EngineConfig,
+        options: ReplayOptions,
+        facts: TraceFacts,
+        source: TraceSource,
+        sinks: Sinks,
+        progress: Progress | None,
+    ) -> None:
+        super().__init__(engine, options, facts, source, sinks)
+        self._progress = progress
+        self._progress_ns = monotonic_ns()
+        self._max_records = _RECORDS_PER_TURN_CALLBACK if engine.timing_model.type == "callback" else _RECORDS_PER_TURN
+
+    def loop(self, interrupt: InterruptFlag) -> bool:
+        """Until nothing is left (True), or the time limit or an interrupt ends the run (False)."""
+        self.workload.start(self.fleet)
+        self.sinks.start(self.collector, self.fleet, self.router.take_hit_rates if self.router else None)
+        while not interrupt.raised:
+            status = self._advance()
+            if status == "needs_rows":
+                self.workload.more(self.fleet)
+            elif status == "ends":
+                self.workload.ended(self.fleet, self.fleet.ended_requests())
+            elif status == "sample":
+                self.consume()
+                self.sinks.sample(self.fleet)
+            elif status == "place":
+                self.consume()
+                self._place()
+            elif status == "full":
+                self.consume()
+            else:
+                self.consume()
+                self.sinks.final_sample(self.fleet.last_event_ms)
+                return status == "done"
+            self._report_progress()
+        return False
+
+    def _advance(self) -> str:
+        """One stretch of the fleet; an engine that cannot go on, or a user's model that raises, ends the run."""
+        try:
+            return self.fleet.advance(self.until_ms, self._max_records)
+        except Exception as exc:
+            raise Stopped(exc) from exc
+
+    def _place(self) -> None:
+        assert self.router is not None
+        placement = self.router.choose(self.fleet.now_ms, *self.fleet.next_arrival())
+        self.fleet.place_next(placement.worker, placement.rank)
+
+    def _report_progress(self) -> None:
+        if self._progress is not None and elapsed_ms(self._progress_ns) >= _PROGRESS_EVERY_MS:
+            self._progress_ns = monotonic_ns()
+            self._progress(self.fleet.num_arrived, self.facts.num_rows, self.fleet.now_ms)

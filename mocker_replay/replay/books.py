@@ -1,0 +1,229 @@
+"""The books of one run: what is opened, consumed and closed in which order, whoever moves the machines.
+
+Decides what result a run has; the order of events is the fleet's, the arrivals are the workload's. Outputs appear under
+their names only when they are whole, or closed with an honest end marker.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mocker_replay._core.collector import Collector
+from mocker_replay._core.fleet import Fleet
+from mocker_replay.config import EngineConfig, ReplayOptions
+from mocker_replay.errors import ExitCode, InvariantError
+from mocker_replay.events import Want
+from mocker_replay.replay.build import build_fleet
+from mocker_replay.replay.interrupt import InterruptFlag
+from mocker_replay.replay.result import ReplayResult
+from mocker_replay.replay.router import KvRouter
+from mocker_replay.replay.sinks import Sinks
+from mocker_replay.replay.workload import Workload, open_workload, session_names
+from mocker_replay.report.facts import COMPLETED, FAILED, REJECTED, RunFacts
+from mocker_replay.report.summary import summarize
+from mocker_replay.shells.clock import elapsed_ms, monotonic_ns
+from mocker_replay.trace import TraceFacts, TraceSource
+
+
+class Stopped(Exception):
+    """The machines cannot go on; what was true until then is kept."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+class RunBooks:
+    """Workload, fleet and consumers of one run; a subclass moves the fleet.
+
+    Args:
+        want: records wanted besides those of the outputs. external: the subclass moves the machines itself.
+    """
+
+    def __init__(
+        self,
+        engine: EngineConfig,
+        options: ReplayOptions,
+        facts: TraceFacts,
+        source: TraceSource,
+        sinks: Sinks,
+        *,
+        want: int = 0,
+        external: bool = False,
+    ) -> None:
+        self.engine = engine
+        self.options = options
+        self.facts = facts
+        self.sinks = sinks
+        self.failure: Exception | None = None  # why the machines could not go on
+        self.until_ms = math.inf if options.max_sim_time_ms is None else options.max_sim_time_ms
+        self.collector = Collector(options.num_workers, engine.dp_size)
+        self.router = _router(engine, options, facts)
+        wants_kv = sinks.wants_kv or self.router is not None
+        self.workload: Workload = open_workload(
+            source.batches(),
+            facts,
+            arrival_speedup_ratio=options.arrival_speedup_ratio,
+            replay_concurrency=options.replay_concurrency,
+            renumber=wants_kv,
+        )
+        self.fleet: Fleet = build_fleet(
+            engine,
+            num_workers=options.num_workers,
+            trace_block_size=facts.trace_block_size,
+            want=want | sinks.wants | (Want.KV if wants_kv else 0),
+            telemetry=sinks.wants_samples,
+            wake_on_end=self.workload.wakes,
+            external_placement=self.router is not None,
+            external=external,
+            block_tokens=sinks.block_tokens if wants_kv else None,
+        )
+
+    def loop(self, interrupt: InterruptFlag) -> bool:
+        """Until nothing is left (True), or the time limit or an interrupt ends the run (False).
+
+        Raises:
+            Stopped: the machines cannot go on.
+        """
+        raise NotImplementedError
+
+    def publish_cuts(self) -> None:
+        """The run is over: say which requests it leaves behind."""
+        self.fleet.publish_cuts()
+        self.consume()
+
+    def extra_summary(self) -> dict[str, Any]:
+        """Figures of the summary that the collected records do not hold."""
+        return {}
+
+    def exit_code(self, code: ExitCode) -> ExitCode:
+        """The exit code, given the one that follows from how the requests ended."""
+        return code
+
+    def last_wall(self) -> bytes | None:
+        """What the footer of the log says about the clock."""
+        return None
+
+    def result(self, interrupt: InterruptFlag) -> ReplayResult:
+        """Run, and close the books."""
+        started_ns = monotonic_ns()
+        try:
+            complete = self.loop(interrupt)
+        except Stopped as stopped:
+            self.failure, complete = stopped.cause, False
+        # An interrupt that comes after the last event changes nothing.
+        interrupted = interrupt.raised and not complete
+        if not complete:
+            self.publish_cuts()
+        self.consume()
+        wall_time_ms = elapsed_ms(started_ns)
+        columns = self.collector.columns()
+        if complete:
+            self.failure = self._conservation_fault(columns)
+        cut = not complete or self.failure is not None
+        facts = self._run_facts(wall_time_ms, cut=cut, interrupted=interrupted)
+        result = ReplayResult(
+            summary=summarize(self.collector, facts) | self.extra_summary(),
+            columns=columns,
+            facts=facts,
+            telemetry=self.sinks.telemetry_result(),
+            warnings=facts.warnings,
+            exit_code=self.exit_code(_exit_code(columns["status"], interrupted=interrupted)),
+        )
+        self.sinks.finish(result, stopped=self.failure is not None, wall=self.last_wall())
+        return result
+
+    def consume(self) -> None:
+        """Hand the records to everybody who reads them, and forget them."""
+        for first_row, names in self.workload.take_new_names():
+            self.sinks.add_names(first_row, names)
+        self.collector.consume(self.fleet.out)
+        self.sinks.consume(self.fleet.out)
+        if self.router is not None:
+            self.router.consume(self.fleet.out)
+        self.fleet.clear_events()
+
+    def standing(self) -> str:
+        """Table of who waits for what, for a run that cannot go on; empty when nobody does."""
+        lines = []
+        for machine in self.fleet.machines:
+            for scheduler in machine.engine.schedulers:
+                place = f"worker {scheduler.worker} rank {scheduler.rank}"
+                for queue, row, known, computed, blocks in scheduler.standing():
+                    lines.append(f"{place}: row {row} {queue}, {computed} of {known} tokens computed, {blocks} blocks")
+        return "".join(f"\n  {line}" for line in lines)
+
+    # -- the end ------------------------------------------------------------------------------------
+
+    def _gauges(self) -> Sequence[Sequence[int]]:
+        """(active, inactive blocks, running, waiting) of each rank."""
+        return self.collector.gauges().tolist()  # type: ignore[no-any-return]
+
+    def _conservation_fault(self, columns: Mapping[str, Any]) -> InvariantError | None:
+        """None when every row arrived and ended and every block is free or cached; else who is left, what is held."""
+        left = [int(row) for row in (columns["status"] < COMPLETED).nonzero()[0][:20]]
+        gauges = self._gauges()
+        held = [tuple(int(x) for x in rank) for rank in gauges if rank[0] or rank[2] or rank[3]]
+        missing = self.facts.num_rows - len(columns["status"])
+        if left or held or missing:
+            return InvariantError(
+                f"the run ended with {missing + len(left)} requests neither ended nor cut (rows {left}); "
+                f"ranks that still hold something (active, inactive blocks, running, waiting): {held}"
+            )
+        return None
+
+    def _run_facts(self, wall_time_ms: float, *, cut: bool, interrupted: bool) -> RunFacts:
+        options, trace = self.options, self.facts
+        rows = getattr(self.workload, "rows", None)
+        reported = options.replay_concurrency is not None or trace.is_multi_turn
+        return RunFacts(
+            config=self.engine.to_mapping(),
+            options=options.to_mapping(),
+            trace_name=trace.name,
+            trace_format=trace.format,
+            trace_rows=trace.num_rows,
+            trace_digest=trace.digest,
+            timestamp_unit=trace.timestamp_unit,
+            trace_block_size=trace.trace_block_size,
+            trace_span_ms=trace.span_ms,
+            num_workers=options.num_workers,
+            dp_size=self.engine.dp_size,
+            tensor_parallel_size=self.engine.tensor_parallel_size,
+            wall_time_ms=wall_time_ms,
+            worker_seconds=self.fleet.worker_seconds,
+            end_ms=self.fleet.last_event_ms,
+            cut=cut,
+            interrupted=interrupted,
+            sla_ttft_ms=options.sla_ttft_ms,
+            sla_itl_ms=options.sla_itl_ms,
+            sla_e2e_ms=options.sla_e2e_ms,
+            request_ids=self.sinks.request_ids(),
+            session_names=session_names(rows) if reported and rows is not None else None,
+            sessions_reported=reported,
+            placements=self.router.placements if self.router is not None else None,
+            warnings=trace.warnings,
+        )
+
+
+def _router(engine: EngineConfig, options: ReplayOptions, facts: TraceFacts) -> KvRouter | None:
+    """The router of mode kv_router; the fleet goes round robin by itself."""
+    if options.router_mode == "round_robin":
+        return None
+    return KvRouter(
+        options.num_workers,
+        engine.dp_size,
+        engine.block_size,
+        facts.trace_block_size,
+        seed=engine.aic_mtp_seed,
+        event_lag_ms=options.kv_event_lag_ms or 0.0,
+    )
+
+
+def _exit_code(status: Any, *, interrupted: bool) -> ExitCode:
+    if interrupted:
+        return ExitCode.INTERRUPTED
+    if ((status == REJECTED) | (status == FAILED)).any():
+        return ExitCode.REQUESTS_FAILED
+    return ExitCode.OK

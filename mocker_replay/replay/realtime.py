@@ -1,0 +1,353 @@
+"""A replay at the trace's own pace: every row goes through a `LiveEngine`, and time is waited for.
+
+Decides when rows are handed over and when the run is over. The order of an instant under the nominal clock is the
+fleet's, the modelled time is the machines'. Source: replay through the driver, section 8.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from mocker_replay._core.event_buffer import EventBuffer
+from mocker_replay._core.fleet import Handed
+from mocker_replay._core.types import EngineError
+from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions
+from mocker_replay.errors import ExitCode, UsageError
+from mocker_replay.events import Want
+from mocker_replay.identity import stable_request_uuid
+from mocker_replay.live.engine import Attachments, LiveEngine
+from mocker_replay.live.errors import LiveError
+from mocker_replay.live.group import Group
+from mocker_replay.live.operations import Submission
+from mocker_replay.live.rank import Rank, RankConfig
+from mocker_replay.live.request import GenerateRequest, Prompt
+from mocker_replay.live.stream import RequestStream
+from mocker_replay.log.wall import WallRecorder
+from mocker_replay.replay.books import RunBooks, Stopped
+from mocker_replay.replay.interrupt import InterruptFlag
+from mocker_replay.replay.sinks import Sinks
+from mocker_replay.replay.tap import Tap
+from mocker_replay.report.realtime import Punctuality
+from mocker_replay.shells.alarm import Alarm
+from mocker_replay.shells.clock import Clock, MonotonicClock, ms_from_ns, ns_from_ms
+from mocker_replay.shells.readings import Directed, Measured
+from mocker_replay.shells.tokens import CancelToken
+from mocker_replay.trace import TraceFacts, TraceSource
+
+# Modelled time 0 lies this far behind the start, so that starting up makes no row late.
+_HEAD_START_MS = 20.0
+_NAME_SEED = 0
+_WATCH_EVERY_MS = 250.0
+
+
+class RealtimeView(NamedTuple):
+    """What a live view shows of a run, a few times a second."""
+
+    wall_ms: float  # since modelled time 0
+    rows_arrived: int
+    rows_total: int
+    in_flight: int  # requests
+    running: int  # requests, all ranks
+    waiting: int  # requests, all ranks
+    active_blocks: int
+    total_blocks: int
+    arrivals_per_s: float  # over the last view's interval
+    max_lateness_ms: float  # of anything, so far
+    recent_lateness_ms: float  # the most since the last view
+
+
+Watch = Callable[[RealtimeView], None]
+
+
+class RealtimeRun(RunBooks):
+    """One replay in real time."""
+
+    def __init__(
+        self,
+        engine: EngineConfig,
+        options: ReplayOptions,
+        facts: TraceFacts,
+        source: TraceSource,
+        sinks: Sinks,
+        realtime: RealtimeOptions,
+        watch: Watch | None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(engine, options, facts, source, sinks, want=Want.TOKENS, external=True)
+        self.realtime = realtime
+        self.punctuality = Punctuality()
+        self._watch = watch
+        self._clock = clock or MonotonicClock()
+        self._nominal = realtime.clock == "nominal"
+        self._origin_ns = 0
+        self._end_wall_ms = 0.0
+        self._engines: list[tuple[LiveEngine, ...]] = []  # by worker
+        self._groups: list[Group] = []  # by worker
+        self._clients: set[asyncio.Task[None]] = set()
+        self._recorder = WallRecorder()
+        self._alarm: Alarm
+        self._tap = Tap(self.fleet, self._recorder, self.punctuality, self.consume_with_wall, self._some_ended)
+
+    # -- the run ------------------------------------------------------------------------------------
+
+    def loop(self, interrupt: InterruptFlag) -> bool:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(self._main(interrupt))
+        raise UsageError("a realtime replay runs an event loop of its own; call it from a thread without a running one")
+
+    async def _main(self, interrupt: InterruptFlag) -> bool:
+        loop = asyncio.get_running_loop()
+        self._origin_ns = self._clock.now_ns() + ns_from_ms(_HEAD_START_MS)
+        self._alarm = Alarm(self._clock, self._origin_ns)
+        interrupt.on_raise = lambda: loop.call_soon_threadsafe(self._alarm.ring)
+        self._start_engines()
+        watcher = loop.create_task(self._watch_all()) if self._watch is not None else None
+        try:
+            if self._nominal:
+                complete = await self._directed(interrupt)
+            else:
+                complete = await self._free(interrupt)
+            if not complete:
+                self._cut()
+            return complete
+        finally:
+            interrupt.on_raise = None
+            self._end_wall_ms = max(self._wall_ms(), 0.0)
+            self._alarm.close()
+            self._tap.close()
+            if watcher is not None:
+                watcher.cancel()
+            await self._shut_down()
+
+    def _start_engines(self) -> None:
+        """A live engine over the machine of each worker; all steps of all machines are seen by one tap."""
+        rank = RankConfig(output_buffering=self.realtime.output_buffering, allow_zero_output=True)
+        for worker, machine in enumerate(self.fleet.machines):
+            group = Group(CancelToken(), self.facts.trace_block_size)
+            group.token.on_cancel(self._alarm.ring)
+            around = Attachments(
+                clock=self._clock,
+                readings=Directed() if self._nominal else Measured(),
+                observer=self._tap.of_worker(worker),
+                control_capacity=None,
+                event_capacity=None if self._nominal else 64,
+                origin_ns=self._origin_ns,
+                clear_events=self.fleet.clear_events,
+            )
+            engines = LiveEngine.start_over(
+                machine, [rank] * self.engine.dp_size, group, around, total_blocks=self.engine.num_gpu_blocks
+            )
+            self._engines.append(engines)
+            self._groups.append(group)
+
+    async def _directed(self, interrupt: InterruptFlag) -> bool:
+        """Nominal clock: the fleet says who moves at which instant; only the wait for the instant is real."""
+        self.workload.start(self.fleet)
+        while not interrupt.raised:
+            self._check_alive()
+            status = self.fleet.advance(min(self._wall_ms(), self.until_ms))
+            if status == "move":
+                shell = self._groups[self.fleet.moving_worker].driver.shell
+                await shell.move(self.fleet.now_ms, hold_boundary=self.fleet.hold_boundary)
+            elif status == "place":
+                self._hand_over(math.nan)
+            elif status == "cancel":
+                self._client_leaves()
+            elif status == "needs_rows":
+                self.workload.more(self.fleet)
+            elif status == "ends":
+                self.workload.ended(self.fleet, self._ended())
+            elif status == "done":
+                return True
+            elif self.fleet.next_instant_ms > self.until_ms:
+                return False
+            else:
+                await self._alarm.sleep_until(self.fleet.next_instant_ms)
+        return False
+
+    async def _free(self, interrupt: InterruptFlag) -> bool:
+        """Measured clock: rows are handed over when the clock says so; the machines run by themselves."""
+        self.workload.start(self.fleet)
+        while not interrupt.raised:
+            self._check_alive()
+            while self.fleet.needs_rows:
+                self.workload.more(self.fleet)
+            due_ms = self.fleet.next_due_ms
+            if due_ms > self.until_ms and self._wall_ms() >= self.until_ms:
+                return False
+            if due_ms <= self._wall_ms():
+                self._serve_due()
+            elif ended := self._ended():
+                self.fleet.note_now(self._wall_ms())
+                self.workload.ended(self.fleet, ended)
+            elif due_ms == math.inf and self.punctuality.in_flight.now == 0:
+                await self._until_idle()
+                return True
+            else:
+                await self._alarm.sleep_until(min(due_ms, self.until_ms))
+        return False
+
+    def _serve_due(self) -> None:
+        """The row or cancellation that is due; rows first where both are."""
+        now_ms = self._wall_ms()
+        self.fleet.note_now(now_ms)
+        if self.fleet.next_row_ms <= self.fleet.next_due_ms:
+            self._hand_over(now_ms)
+        else:
+            self._client_leaves()
+
+    def _ended(self) -> list[int]:
+        """Requests that ended since the last look, those ended at a boundary by a reader who was too slow included."""
+        return self.fleet.ended_requests() + (self._tap.take_ended() if self.workload.wakes else [])
+
+    def _check_alive(self) -> None:
+        """Raises Stopped: an engine cannot go on."""
+        for group in self._groups:
+            if group.token.cancelled:
+                raise Stopped(EngineError(group.driver.shell.error or "a live engine stopped"))
+
+    async def _until_idle(self) -> None:
+        """The last request has ended; let the machines come to rest."""
+        for group in self._groups:
+            while group.driver.shell.machine.phase_name != "idle" and not group.token.cancelled:
+                await asyncio.sleep(0)
+
+    def _cut(self) -> None:
+        """Say which requests the run leaves behind: those of the engines, then those on their way to one."""
+        for worker, group in enumerate(self._groups):
+            self.fleet.publish_cuts(worker)
+            for command in group.driver.shell.waiting_commands():
+                self.fleet.publish_cut(command.request, worker, command.rank)
+        self.consume_with_wall(self.fleet.out, self._wall_ms())
+        self.fleet.clear_events()
+
+    def publish_cuts(self) -> None:
+        """Done when the run ended, before its engines were stopped."""
+
+    async def _shut_down(self) -> None:
+        for engines in self._engines:
+            try:
+                await engines[0].shutdown()
+            except LiveError:
+                # Why an engine stopped is known from its machine.
+                continue
+        if self._clients:
+            await asyncio.wait(self._clients)
+
+    # -- rows ---------------------------------------------------------------------------------------
+
+    def _hand_over(self, at_ms: float) -> None:
+        """The row that is due arrives, and its client submits it."""
+        worker, dp_rank = -1, -1
+        if self.router is not None:
+            placement = self.router.choose(self.fleet.now_ms, *self.fleet.next_arrival())
+            worker, dp_rank = placement.worker, placement.rank
+        handed = self.fleet.take_next(worker, dp_rank, at_ms)
+        wall_ms = self._wall_ms()
+        self.punctuality.arrived(handed.due_ms, wall_ms)
+        self._recorder.arrival(handed.due_ms, handed.hash_ids)
+        self.consume_with_wall(self.fleet.out, wall_ms)
+        self.fleet.clear_events()
+        rank = self._groups[handed.worker].ranks[handed.rank]
+        stream, submission = self._submit(rank, handed)
+        client = asyncio.get_running_loop().create_task(self._read(stream, submission))
+        self._clients.add(client)
+        client.add_done_callback(self._clients.discard)
+
+    def _submit(self, rank: Rank, handed: Handed) -> tuple[RequestStream, Submission]:
+        name = self.sinks.name_of(handed.request)
+        client_id = stable_request_uuid(_NAME_SEED, name)
+        if rank.routes.by_client(client_id) is not None:
+            # Two rows of one name may be in flight; their clients are two.
+            client_id = stable_request_uuid(_NAME_SEED, f"{name}#{handed.request}")
+        request = GenerateRequest(max_output_tokens=handed.output_tokens, client_id=client_id)
+        registration, stream = rank.prepare(
+            request, scheduler_id=handed.request, prompt=Prompt(handed.input_tokens, handed.hash_ids)
+        )
+        return stream, rank.submit(registration)
+
+    async def _read(self, stream: RequestStream, submission: Submission) -> None:
+        """A client: reads its tokens, as slowly as it was told to."""
+        delay_s = self.realtime.reader_delay_ms / 1000.0
+        async with stream:
+            try:
+                await submission.wait()
+            except LiveError:
+                return
+            while await stream.recv() is not None:
+                if delay_s:
+                    await asyncio.sleep(delay_s)
+
+    def _client_leaves(self) -> None:
+        """A client whose patience is at its end cancels its request."""
+        request, worker, dp_rank = self.fleet.take_cancel()
+        rank = self._groups[worker].ranks[dp_rank]
+        route = rank.routes.by_scheduler(request)
+        if route is not None:
+            rank.cancel_route(route, explicit=False)
+
+    # -- the books ----------------------------------------------------------------------------------
+
+    def _some_ended(self) -> None:
+        """Follow-ups may be due, or nothing is left."""
+        if not self._nominal:
+            self._alarm.ring()
+
+    def extra_summary(self) -> dict[str, Any]:
+        limit_ms = self.realtime.max_lateness_ms
+        return {"realtime": self.punctuality.summary(self.realtime.clock, limit_ms, self._end_wall_ms)}
+
+    def exit_code(self, code: ExitCode) -> ExitCode:
+        limit_ms = self.realtime.max_lateness_ms
+        late = limit_ms is not None and self.punctuality.max_lateness_ms > limit_ms
+        return ExitCode.DIFFERS if late and code is not ExitCode.INTERRUPTED else code
+
+    def last_wall(self) -> bytes:
+        return self._recorder.text(self._end_wall_ms)
+
+    def consume_with_wall(self, events: EventBuffer, wall_ms: float) -> None:
+        """Hand records to everybody who reads them; `events` may be those a boundary returned."""
+        if not self._nominal and wall_ms > 0.0:
+            self.fleet.note_now(wall_ms)
+        for first_row, names in self.workload.take_new_names():
+            self.sinks.add_names(first_row, names)
+        self.collector.consume(events)
+        if self.sinks.consume(events, lambda: self._recorder.text(max(wall_ms, 0.0))):
+            self._recorder.clear()
+        if self.router is not None:
+            self.router.consume(events)
+
+    async def _watch_all(self) -> None:
+        """Show the run a few times a second."""
+        assert self._watch is not None
+        arrived_before, wall_before_ms = 0, 0.0
+        while True:
+            await asyncio.sleep(_WATCH_EVERY_MS / 1000.0)
+            wall_ms = max(self._wall_ms(), 0.0)
+            arrived = self.punctuality.num_arrived
+            gauges = self.collector.gauges().sum(axis=0).tolist()
+            self._watch(
+                RealtimeView(
+                    wall_ms=wall_ms,
+                    rows_arrived=arrived,
+                    rows_total=self.facts.num_rows,
+                    in_flight=self.punctuality.in_flight.now,
+                    running=gauges[2],
+                    waiting=gauges[3],
+                    active_blocks=gauges[0],
+                    total_blocks=self.engine.num_gpu_blocks * self.engine.dp_size * self.options.num_workers,
+                    arrivals_per_s=(arrived - arrived_before) * 1000.0 / max(wall_ms - wall_before_ms, 1e-9),
+                    max_lateness_ms=self.punctuality.max_lateness_ms,
+                    recent_lateness_ms=self.punctuality.take_recent_ms(),
+                )
+            )
+            arrived_before, wall_before_ms = arrived, wall_ms
+
+    def _wall_ms(self) -> float:
+        """Wall time since modelled time 0 [ms]; negative during the head start."""
+        return ms_from_ns(self._clock.now_ns() - self._origin_ns)
