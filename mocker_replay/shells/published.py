@@ -73,8 +73,8 @@ class Published(NamedTuple):
 
 def read_records(events: EventBuffer) -> tuple[list[EventRecord], list[int]]:
     """All records of a buffer with their payload words."""
-    records = [EventRecord._make(row) for row in events.records_array().tolist()]
-    return records, events.words_array().tolist()
+    rows, words = events.rows()
+    return list(map(EventRecord._make, rows)), words
 
 
 def split_events(events: EventBuffer, make_boundary: Callable[[], Boundary]) -> list[Published]:
