@@ -27,7 +27,7 @@ from typing import NamedTuple
 from mocker_replay.live import GenerateRequest, LiveEngine, RankConfig
 
 # Growth that is no leak: the allocator's arenas, and one sample beside another.
-SPARE_KIB = 4096
+SPARE_KIB = 8192
 OUTPUT_TOKENS = (1, 4, 8, 16, 48)
 ENGINE = {"engine": {"block_size": 16, "num_gpu_blocks": 8192, "max_num_seqs": 256}}
 
@@ -42,6 +42,7 @@ class Clients:
         self.sleep = sleep
         self.draw = random.Random(seed)
         self.seen: Counter[str] = Counter()
+        self.errors: list[BaseException] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._ways: list[tuple[Callable[[GenerateRequest], Awaitable[None]], int]] = [
             (self.reads, 6),
@@ -58,7 +59,12 @@ class Clients:
         (way,) = self.draw.choices([way for way, _ in self._ways], [weight for _, weight in self._ways])
         task = asyncio.ensure_future(self._run(way, self._request(number)))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._gone)
+
+    def _gone(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if (error := task.exception()) is not None:
+            self.errors.append(error)
 
     async def finish(self) -> None:
         """Until every client has gone."""
@@ -231,7 +237,7 @@ async def soak(seconds: float, rate: float, seed: int, speedup: float) -> int:
     late = clients.num_alive
     await clients.finish()
     await until_idle(engine)
-    faults = left_behind(engine)
+    faults = left_behind(engine) + [f"a client with {error!r}" for error in clients.errors[:10]]
     end = take_sample()
     faults += differences(warm, end)
     achieved = (number - first) / wall_s
@@ -247,6 +253,9 @@ async def soak(seconds: float, rate: float, seed: int, speedup: float) -> int:
     }
     await engine.shutdown()
     del engine, clients, rank
+    for _ in range(3):  # finalisers tell the loop, which lets the next object go
+        gc.collect()
+        await asyncio.sleep(0)
     after = take_sample()
     faults += [
         f"{getattr(after, name) - getattr(before, name)} {name} after the shutdown"

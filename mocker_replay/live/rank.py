@@ -310,7 +310,8 @@ class Rank:
     def deliver_now(self, signals: Sequence[OutputSignal]) -> list[OutputSignal] | None:
         """Deliver without a turn of the dispatcher; None where it has to wait for its turn or for the gate."""
         gate = self.config.output_gate
-        if self.batches.unsettled or self.token.cancelled or not (gate is None or gate.value):
+        batches = self.batches
+        if batches.unsettled or batches.closed or self.token.cancelled or not (gate is None or gate.value):
             return None
         return self._refused(signals)
 
