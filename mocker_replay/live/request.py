@@ -124,7 +124,7 @@ class TokenPlan:
 
     __slots__ = ("_name", "_planned")
 
-    def __init__(self, planned: Sequence[int] | None, name: str) -> None:
+    def __init__(self, planned: Sequence[int] | None, name: object) -> None:
         self._planned = planned
         self._name = name
 
@@ -132,14 +132,14 @@ class TokenPlan:
         """Token id at a position from 0."""
         if self._planned is not None:
             return self._planned[position]
-        return deterministic_output_tokens(0, self._name, 1, first=position)[0]
+        return deterministic_output_tokens(0, str(self._name), 1, first=position)[0]
 
     def packed(self, first: int, stop: int) -> bytes:
         """Tokens first..stop as little-endian 32-bit words, for the hashes of generated blocks."""
         if self._planned is not None:
             tokens = list(self._planned[first:stop])
         else:
-            tokens = deterministic_output_tokens(0, self._name, stop - first, first=first)
+            tokens = deterministic_output_tokens(0, str(self._name), stop - first, first=first)
         return struct.pack(f"<{len(tokens)}I", *tokens)
 
 
