@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from mocker_replay._core.lanes import Command
 from mocker_replay.events import CommandKind, CommandResult, EventKind, TerminalReason
 from mocker_replay.live.errors import LiveError
 from mocker_replay.live.metrics import EngineMetrics, KvEvent, forward_pass, kv_events
@@ -119,7 +118,6 @@ class Effects:
 
     async def _finish(self, boundary: Boundary) -> None:
         """Let the driver go on; one that has stopped says why itself."""
-        self._events.done()
         try:
             await boundary.finish()
         except BoundaryClosed:
@@ -172,6 +170,8 @@ class Effects:
 
     async def _cancel_at_boundary(self, rank: Rank, scheduler_id: int, boundary: Boundary) -> EngineMetrics | None:
         """The request of a failed delivery is cancelled before another pass can start."""
+        from mocker_replay._core.lanes import Command
+
         command_id = self._group.driver.handle.reserve_id()
         outcome = await boundary.apply(Command(command_id, "cancel", scheduler_id, rank.dp_rank, discard=True))
         if not outcome.ok:

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from mocker_replay._core.lanes import Command
 from mocker_replay.live.errors import LiveError, NotRunning, text_of
 from mocker_replay.live.metrics import EngineMetrics, ForwardPassPublisher, KvPublisher
 from mocker_replay.live.operations import Cancellation, SendResult, Submission
@@ -161,6 +160,8 @@ class Rank:
 
     def send_submit(self, route: Route, prompt: Prompt, output_tokens: int, on_result: SendResult) -> None:
         """Put a submission on the command lane."""
+        from mocker_replay._core.lanes import Command
+
         self.group.plans.add(route.scheduler_id, route.plan)
 
         def on_sent(event: Published | None, text: str) -> None:
@@ -177,6 +178,8 @@ class Rank:
 
     def send_cancel(self, route: Route, on_result: SendResult) -> None:
         """Put a cancellation on its lane; output of the pass in flight is dropped, too."""
+        from mocker_replay._core.lanes import Command
+
         self.group.send(
             lambda number: Command(number, "cancel", route.scheduler_id, self.dp_rank, discard=True), on_result
         )

@@ -186,12 +186,18 @@ class Signal(NamedTuple):
     reason: str | None  # with `completed`: output_length, model_len, prompt_over_pool, ...
     t_ms: float  # modelled time
     observed_ms: float  # measured time since the engine's start
-    plan: Callable[[int], int]
+    plan: Callable[[int], int]  # token id at a position; most readers never ask
 
     @property
     def token_id(self) -> int | None:
         """The output token; None for an end without one."""
         return None if self.position is None else self.plan(self.position)
+
+    def __repr__(self) -> str:
+        return (
+            f"Signal(client_id={self.client_id}, position={self.position}, token_id={self.token_id}, "
+            f"completed={self.completed}, reason={self.reason!r}, t_ms={self.t_ms}, observed_ms={self.observed_ms})"
+        )
 
 
 class Admission(NamedTuple):

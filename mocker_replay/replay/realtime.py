@@ -280,6 +280,10 @@ class RealtimeRun(RunBooks):
                 await submission.wait()
             except LiveError:
                 return
+            if self.realtime.output_buffering == "full" and not delay_s:
+                # Whether tokens are read one by one cannot be told apart, and costs a turn of the loop each.
+                await stream.until_ended()
+                return
             while await stream.recv() is not None:
                 if delay_s:
                     await asyncio.sleep(delay_s)

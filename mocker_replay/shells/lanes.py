@@ -86,6 +86,7 @@ class BoundedLane(Generic[T]):
         self._on_item = on_item
         self._on_space = on_space
         self._reader: asyncio.Future[None] | None = None
+        self._until_closed: list[asyncio.Future[None]] = []
 
     def __len__(self) -> int:
         return len(self._items)
@@ -151,6 +152,8 @@ class BoundedLane(Generic[T]):
         while self._waiting:
             ticket, _ = self._waiting.popitem(last=False)
             ticket.settle(TicketState.REFUSED)
+        for closing in self._until_closed:
+            resolve(closing, None)
         self._wake_reader()
 
     def items(self) -> list[T]:
@@ -187,6 +190,13 @@ class BoundedLane(Generic[T]):
             finally:
                 self._reader = None
         return self.take_nowait()
+
+    async def until_closed(self) -> None:
+        """Until no item can be added any more; what is on the lane stays there."""
+        if not self.closed:
+            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._until_closed.append(waiting)
+            await waiting
 
     def done(self) -> None:
         """Everything taken so far has been dealt with."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from mocker_replay._core.event_buffer import EventBuffer
 from mocker_replay.events import CommandFlag, CommandKind, EventKind
 
 if TYPE_CHECKING:
+    from mocker_replay._core.event_buffer import EventBuffer
     from mocker_replay.shells.boundary import Boundary
 
 _ID_MASK: Final = 2**64 - 1  # ids are unsigned, records are not
