@@ -33,6 +33,7 @@ from mocker_replay.replay.tap import Tap
 from mocker_replay.report.realtime import Punctuality
 from mocker_replay.shells.alarm import Alarm
 from mocker_replay.shells.clock import Clock, MonotonicClock, ms_from_ns, ns_from_ms
+from mocker_replay.shells.quiet import quiet
 from mocker_replay.shells.readings import Directed, Measured
 from mocker_replay.shells.tokens import CancelToken
 from mocker_replay.trace import TraceFacts, TraceSource
@@ -99,7 +100,8 @@ class RealtimeRun(RunBooks):
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run(self.live(interrupt, self._clock))
+            with quiet():
+                return asyncio.run(self.live(interrupt, self._clock))
         raise UsageError("a realtime replay runs an event loop of its own; call it from a thread without a running one")
 
     async def live(self, interrupt: InterruptFlag, clock: Clock) -> bool:

@@ -7,6 +7,7 @@ which is the order of the log.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from mocker_replay._core.event_buffer import EventBuffer
 from mocker_replay._core.fleet import Fleet
@@ -14,6 +15,8 @@ from mocker_replay.events import EventKind
 from mocker_replay.log.wall import WallRecorder
 from mocker_replay.report.realtime import Punctuality
 from mocker_replay.shells.realtime import Given, Observer
+
+_TERMINAL: Final = EventKind.TERMINAL.value
 
 
 class Tap:
@@ -63,8 +66,7 @@ class Tap:
             self._punctuality.pass_ends.add(wall_ms - deadline_ms)
         if not len(events):
             return
-        records = events.records_array()
-        ended = records["request"][records["kind"] == EventKind.TERMINAL].tolist()
+        ended = events.requests_of(_TERMINAL)
         if ended:
             self._punctuality.in_flight.change(-len(ended), wall_ms)
         if given.stimulus == "boundary_apply":
