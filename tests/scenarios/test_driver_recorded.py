@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from random import Random
 
 import pytest
@@ -20,6 +17,7 @@ from hypothesis import strategies as st
 
 from mocker_replay._core.driver import DriverMisuse
 from mocker_replay.events import EventKind
+from tests.support.busy import busy_processes, busy_thread
 from tests.support.machines import buffer_bytes
 from tests.support.player import Life, Player, RealHands, Script, VirtualHands, draw_script
 from tests.support.recording import Taken, first_difference, run_again
@@ -84,45 +82,12 @@ def test_driver_40_a_script_is_one_run(seed: int) -> None:
 # -- on the real clock, beside work ---------------------------------------------------------------------
 
 
-@contextmanager
-def busy_thread() -> Iterator[None]:
-    """Holds the interpreter's lock again and again."""
-    stop = threading.Event()
-
-    def work() -> None:
-        while not stop.is_set():
-            sum(range(20_000))
-
-    thread = threading.Thread(target=work)
-    interval_s = sys.getswitchinterval()
-    sys.setswitchinterval(interval_s / 10)  # as many turns of the lock, in less time
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-        sys.setswitchinterval(interval_s)
-
-
-@contextmanager
-def busy_processes() -> Iterator[None]:
-    """One more than there are cores on a small machine."""
-    workers = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
-    try:
-        yield
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
-
-
 @pytest.mark.parametrize("beside", [busy_thread, busy_processes], ids=["thread", "processes"])
-def test_driver_40_recorded_runs_on_the_real_clock(beside: Callable[[], object]) -> None:
+def test_driver_40_recorded_runs_on_the_real_clock(beside: Callable[[], AbstractContextManager[None]]) -> None:
     async def main(script: Script) -> Life:
         return await Player(script, RealHands()).play()
 
-    with beside():  # type: ignore[attr-defined]
+    with beside():
         for seed in range(NUM_REAL_SCRIPTS):
             script = draw_script(Random(f"real {seed}"), scale=0.2)
             assert_same_again(asyncio.run(main(script)))
