@@ -1,4 +1,4 @@
-"""Doors into the core that only tests open: an engine with internal work and faults on order.
+"""Doors into the core that only tests open: an engine with internal work and faults on order, clients that leave.
 
 Today's engines have no internal work (it comes with host offload); the driver's rules for it are tested with this one.
 No part of a run: nothing but tests imports it.
@@ -6,6 +6,7 @@ No part of a run: nothing but tests imports it.
 cimport cython
 from libc.math cimport INFINITY
 
+from .cancellations cimport Cancellations, Leaving
 from .event_buffer cimport EV_INTERNAL_WORK, EventBuffer
 from .types cimport NONE
 
@@ -71,3 +72,26 @@ cdef class ScriptedEngine(Engine):
                 self.poisoned = True
                 raise EngineError("completion failed on order")
         return Engine.complete_pass(self, out, held_back)
+
+
+def run_cancellations(script):
+    """Do as the script says to a Cancellations of its own; the answers, one a step.
+
+    ("add", due_ms, order, turn, request), ("drop", request) -> whether it was there, ("pop",) -> (due_ms, request) or None.
+    """
+    cdef Cancellations leaving = Cancellations()
+    cdef Leaving entry
+    answers = []
+    for name, *args in script:
+        answer = None
+        if name == "add":
+            entry.due_ms, entry.order, entry.turn, entry.request = args
+            leaving.add(&entry)
+        elif name == "drop":
+            answer = bool(leaving.drop(args[0]))
+        elif leaving.count > 0:
+            assert leaving.next_due() == leaving.heap[0].due_ms
+            leaving.pop(&entry)
+            answer = (entry.due_ms, entry.request)
+        answers.append((answer, len(leaving), leaving.next_due()))
+    return answers

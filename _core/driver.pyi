@@ -1,6 +1,4 @@
-from typing import Any, NamedTuple, final
-
-import numpy.typing as npt
+from typing import NamedTuple, final
 
 from .engine import Engine
 from .event_buffer import EventBuffer
@@ -46,5 +44,3 @@ class Machine:
     def wants(self) -> tuple[str, ...]: ...
     @property
     def phase_name(self) -> str: ...
-    @property
-    def boundary_records(self) -> npt.NDArray[Any]: ...

@@ -573,11 +573,6 @@ cdef class Machine:
         """Name of the phase."""
         return PHASE_NAMES[self.phase]
 
-    @property
-    def boundary_records(self):
-        """Records the last boundary_apply returned instead of publishing: (num_records,) structured array."""
-        return self.boundary_events.records_array()
-
 
 cdef dict _wanted = {}                   # of wants_mask: the names in order; some twenty entries
 

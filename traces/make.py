@@ -145,11 +145,35 @@ def long_context_bursts() -> Iterator[Row]:
             }
 
 
+def impatient_clients() -> Iterator[Row]:
+    """A help desk at a rush: short answers, and two of five people leave when theirs takes too long; some ask again."""
+    dice, ids = Dice(404), Ids()
+    handbook = ids.take(2)
+    rows: list[tuple[float, int, Row]] = []
+    now_ms = 0.0
+    for person in range(48):
+        now_ms += dice.exponential(45.0)
+        tokens = len(handbook) * BLOCK + dice.length(140.0, 0.8, 8, 2_000)
+        row: Row = {"input_length": tokens, "output_length": dice.length(14.0, 0.7, 1, 60)}
+        row["hash_ids"] = handbook + ids.take(num_blocks(tokens) - len(handbook))
+        returns = dice.chance(0.2)
+        if returns:
+            row["session_id"] = f"person-{person:02d}"
+        again = {"delay": 5 * dice.whole(4, 40)} | row  # the same question, whatever became of the first one
+        if dice.chance(0.4):
+            row["cancel_after_ms"] = 5 * dice.whole(0, 40)
+        rows.append((now_ms, len(rows), {"timestamp": round(now_ms)} | row))
+        if returns:
+            rows.append((now_ms + 300.0, len(rows), again))
+    yield from (row for _, _, row in sorted(rows, key=lambda entry: entry[:2]))
+
+
 TRACES: dict[str, Callable[[], Iterator[Row]]] = {
     "tiny.jsonl": tiny,
     "chat-shared-prefix.jsonl": chat_shared_prefix,
     "multi-turn.jsonl": multi_turn,
     "long-context-bursts.jsonl": long_context_bursts,
+    "impatient-clients.jsonl": impatient_clients,
 }
 
 

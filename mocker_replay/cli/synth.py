@@ -50,6 +50,12 @@ def synth(
     num_prefix_groups: Annotated[
         int, typer.Option(rich_help_panel=_SESSIONS, help="Groups; each session draws one. 0 shares nothing.")
     ] = 0,
+    cancel_after_ms: Annotated[
+        float | None, typer.Option(rich_help_panel=_SESSIONS, help="Clients leave so long after their request arrived.")
+    ] = None,
+    cancel_fraction: Annotated[
+        float, typer.Option(rich_help_panel=_SESSIONS, help="Part of the requests whose client leaves.")
+    ] = 1.0,
     block_size: Annotated[
         int, typer.Option(rich_help_panel=_SESSIONS, help="Tokens of a KV block, the unit of shared prefixes.")
     ] = 64,

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from mocker_replay._core.lanes import Command
 from mocker_replay.events import CommandKind, CommandResult, EventKind, TerminalReason
 from mocker_replay.live.errors import LiveError
 from mocker_replay.live.metrics import EngineMetrics, KvEvent, forward_pass, kv_events
@@ -40,7 +39,8 @@ class Effects:
         self._group = group
         self._events = events
         self._held_kv: dict[int, list[KvEvent]] = {}  # by rank: of commands in mid-pass
-        self._in_completion: asyncio.Future[None] | None = None
+        self._in_completion = False
+        self._draining: list[asyncio.Future[None]] = []
 
     async def run(self) -> None:
         """Dispatch until the driver has stopped."""
@@ -54,8 +54,10 @@ class Effects:
 
     async def drained(self) -> None:
         """Until no completed pass is being dispatched."""
-        while self._in_completion is not None:
-            await asyncio.shield(self._in_completion)
+        while self._in_completion:
+            drained: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._draining.append(drained)
+            await drained
 
     # -- commands and starts ------------------------------------------------------------------------
 
@@ -70,12 +72,12 @@ class Effects:
             self._group.answer(event)
             self._held_kv.setdefault(rank.dp_rank, []).extend(events)
             if metrics is not None and metrics.idle and _is_effective_cancellation(event):
-                _set_metrics(rank, metrics)
+                publish_metrics(rank, metrics)
             return
         _publish_kv(rank, events)
         self._group.answer(event)
         if metrics is not None:
-            _set_metrics(rank, metrics)
+            publish_metrics(rank, metrics)
 
     async def _started(self, event: Published) -> None:
         """Start of a pass or internal work: admissions, then cache events, rank by rank."""
@@ -97,7 +99,7 @@ class Effects:
         """Everything a pass end makes visible; the boundary is finished in any case but one."""
         boundary = event.boundary
         assert boundary is not None, "a completed pass brings its boundary"
-        self._in_completion = asyncio.get_running_loop().create_future()
+        self._in_completion = True
         try:
             error: Exception | None = None
             delivered = True
@@ -114,12 +116,13 @@ class Effects:
             if error is not None:
                 raise error
         finally:
-            self._in_completion.set_result(None)
-            self._in_completion = None
+            self._in_completion = False
+            for drained in self._draining:
+                resolve(drained, None)
+            self._draining.clear()
 
     async def _finish(self, boundary: Boundary) -> None:
         """Let the driver go on; one that has stopped says why itself."""
-        self._events.done()
         try:
             await boundary.finish()
         except BoundaryClosed:
@@ -147,7 +150,7 @@ class Effects:
         for rank, _ in by_rank:
             metrics = latest[rank.dp_rank]
             if metrics is not None:
-                _set_metrics(rank, metrics)
+                publish_metrics(rank, metrics)
         return True
 
     async def _deliver(self, rank: Rank, signals: list[OutputSignal]) -> list[OutputSignal] | None:
@@ -155,6 +158,8 @@ class Effects:
 
         Resolves when the routes have the signals, not when the lane has them.
         """
+        if (refused := rank.deliver_now(signals)) is not None:
+            return refused
         batch = Outputs(signals, asyncio.get_running_loop().create_future())
         key = self._group.token.on_cancel(partial(resolve, batch.failed, None))
         try:
@@ -172,6 +177,8 @@ class Effects:
 
     async def _cancel_at_boundary(self, rank: Rank, scheduler_id: int, boundary: Boundary) -> EngineMetrics | None:
         """The request of a failed delivery is cancelled before another pass can start."""
+        from mocker_replay._core.lanes import Command
+
         command_id = self._group.driver.handle.reserve_id()
         outcome = await boundary.apply(Command(command_id, "cancel", scheduler_id, rank.dp_rank, discard=True))
         if not outcome.ok:
@@ -241,14 +248,12 @@ def _metrics_of(rank: Rank, records: Sequence[EventRecord]) -> EngineMetrics | N
             gauges = record
     if gauges is None:
         return None
-    before = rank.metrics.value
-    return before._replace(
-        active_blocks=gauges.a, running=gauges.c, waiting=gauges.d, cache_hit_tokens=0, cache_total_tokens=0
-    )
+    return EngineMetrics(rank.dp_rank, gauges.a, rank.total_blocks, gauges.c, gauges.d, rank.preemptions)
 
 
-def _set_metrics(rank: Rank, metrics: EngineMetrics) -> None:
-    rank.metrics.set(metrics.latched(rank.metrics.value)._replace(preemptions=rank.preemptions))
+def publish_metrics(rank: Rank, metrics: EngineMetrics) -> None:
+    """Make a snapshot the latest one of its rank."""
+    rank.metrics.set(metrics.latched(rank.metrics.value))
 
 
 def _to_cancel(failed: Sequence[tuple[Rank, OutputSignal]]) -> list[tuple[Rank, int]]:

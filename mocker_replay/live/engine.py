@@ -11,12 +11,9 @@ import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from mocker_replay._core.driver import Machine
-from mocker_replay._core.event_buffer import EventBuffer
 from mocker_replay.config import EngineConfig, load_engine_config
-from mocker_replay.engines import build_machine
 from mocker_replay.errors import ConfigError
 from mocker_replay.events import Want
 from mocker_replay.live.errors import LiveError
@@ -31,6 +28,9 @@ from mocker_replay.shells.handle import spawn
 from mocker_replay.shells.readings import CLOCK_NAMES, ClockName, Measured, Nominal, Readings
 from mocker_replay.shells.realtime import Observer
 from mocker_replay.shells.tokens import CancelToken, Watch, call_on
+
+if TYPE_CHECKING:  # the core is loaded with the first engine
+    from mocker_replay._core.driver import Machine
 
 ConfigSource = EngineConfig | Mapping[str, object] | None
 
@@ -113,13 +113,19 @@ class LiveEngine:
         around = Attachments(
             readings=readings, control_capacity=capacity, event_capacity=max(capacity, 4 * engine.dp_size, 64)
         )
-        return cls.start_attached(engine, ranks, around)
+        try:
+            return cls.start_attached(engine, ranks, around)
+        except ConfigError as exc:  # a file that a key names
+            raise LiveError(f"invalid engine arguments: {exc}") from exc
 
     @classmethod
     def start_attached(
         cls, engine: EngineConfig, ranks: Sequence[RankConfig], around: Attachments
     ) -> tuple[LiveEngine, ...]:
         """Start all ranks of an engine with a clock, lanes and an observer of the caller's choice."""
+        from mocker_replay._core.event_buffer import EventBuffer
+        from mocker_replay.engines import build_machine
+
         group = Group(around.token or CancelToken(), engine.block_size)
         want = Want.TOKENS
         if any(rank.kv_publishers for rank in ranks):

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from mocker_replay._core.lanes import Command
 from mocker_replay.live.effects import Effects
 from mocker_replay.live.errors import LiveError, text_of
 from mocker_replay.live.operations import SendResult
@@ -21,6 +20,7 @@ from mocker_replay.shells.published import Published
 from mocker_replay.shells.tokens import CancelToken
 
 if TYPE_CHECKING:
+    from mocker_replay._core.lanes import Command
     from mocker_replay.live.rank import Rank
 
 _log = logging.getLogger(__name__)
@@ -98,7 +98,10 @@ class Group:
             if not ok:
                 self._tell(command_id, None, text)
 
-        handle.put(make(command_id), on_reply)
+        try:
+            handle.put(make(command_id), on_reply)
+        except (ValueError, OverflowError, TypeError) as exc:
+            self._tell(command_id, None, f"no such command: {exc}")
 
     def answer(self, event: Published) -> None:
         """The effects of a command are dispatched: whoever sent it is told."""
@@ -116,11 +119,11 @@ class Group:
         if all(rank.released for rank in self.ranks):
             self.token.cancel()
 
-    def fail(self, error: LiveError) -> None:
+    def fail(self, error: LiveError, *, level: int = logging.ERROR) -> None:
         """Something went wrong that the engine cannot survive; what counts is the first of such errors."""
         if self.error is None:
             self.error = error
-            _log.error("%s", error)
+            _log.log(level, "a live engine stops: %s", error)
         self.token.cancel()
 
     async def drained(self) -> None:

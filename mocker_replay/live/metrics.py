@@ -10,7 +10,6 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from mocker_replay._core.event_buffer import FPM_FIELDS
 from mocker_replay.events import EventKind
 from mocker_replay.shells.published import EventRecord
 
@@ -38,7 +37,7 @@ class EngineMetrics(NamedTuple):
 
     def latched(self, before: EngineMetrics) -> EngineMetrics:
         """A snapshot without look-ups keeps the cache figures of the one before."""
-        if self.cache_total_tokens:
+        if self.cache_total_tokens or not before.cache_total_tokens:
             return self
         return self._replace(cache_hit_tokens=before.cache_hit_tokens, cache_total_tokens=before.cache_total_tokens)
 
@@ -81,6 +80,8 @@ def kv_events(records: Sequence[EventRecord], words: Sequence[int]) -> list[KvEv
 
 def forward_pass(record: EventRecord, words: Sequence[int]) -> ForwardPass:
     """Values of an FPM record; its payload is the bits of doubles."""
+    from mocker_replay._core.event_buffer import FPM_FIELDS
+
     payload = words[record.c : record.c + record.d]
     doubles = struct.unpack(f"<{len(payload)}d", struct.pack(f"<{len(payload)}q", *payload))
     return ForwardPass(record.rank, record.t_ms, dict(zip(FPM_FIELDS, doubles, strict=True)))

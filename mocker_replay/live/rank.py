@@ -7,12 +7,12 @@ it is told of failed deliveries. Source: boundary specification, sections 2, 3, 
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from mocker_replay._core.lanes import Command
 from mocker_replay.live.errors import LiveError, NotRunning, text_of
 from mocker_replay.live.metrics import EngineMetrics, ForwardPassPublisher, KvPublisher
 from mocker_replay.live.operations import Cancellation, SendResult, Submission
@@ -103,6 +103,7 @@ class Rank:
         self.group = group
         self.dp_rank = dp_rank
         self.config = config
+        self.total_blocks = total_blocks
         self.token: CancelToken = group.token.child()
         self.released = False  # the last clone of the engine is gone
         self.routes = Routes()
@@ -139,7 +140,7 @@ class Rank:
         if prompt is None:
             prompt = prompt_of(request, self.group.trace_block_size)
         client_id = request.client_id or uuid.uuid4()
-        plan = TokenPlan(request.planned_tokens(), str(client_id))
+        plan = TokenPlan(request.planned_tokens(), client_id)
         number = self.group.new_scheduler_id() if scheduler_id is None else scheduler_id
         route = Route(client_id, number, self.config.capacity_for(output_tokens), plan)
         assert route.queue is not None
@@ -160,6 +161,8 @@ class Rank:
 
     def send_submit(self, route: Route, prompt: Prompt, output_tokens: int, on_result: SendResult) -> None:
         """Put a submission on the command lane."""
+        from mocker_replay._core.lanes import Command
+
         self.group.plans.add(route.scheduler_id, route.plan)
 
         def on_sent(event: Published | None, text: str) -> None:
@@ -176,6 +179,8 @@ class Rank:
 
     def send_cancel(self, route: Route, on_result: SendResult) -> None:
         """Put a cancellation on its lane; output of the pass in flight is dropped, too."""
+        from mocker_replay._core.lanes import Command
+
         self.group.send(
             lambda number: Command(number, "cancel", route.scheduler_id, self.dp_rank, discard=True), on_result
         )
@@ -239,18 +244,18 @@ class Rank:
         try:
             await self._dispatch_all()
         except Exception as exc:
-            self._failed(exc)
+            self._failed(text_of(exc), logging.ERROR)
         except asyncio.CancelledError:
-            if not self.token.cancelled:
-                self._failed(LiveError("its task was cancelled"))
+            if not self.token.cancelled:  # a loop that is closed cancels what is left, which is no news
+                self._failed("its task was cancelled", logging.DEBUG)
             raise
         finally:
             self.batches.close_reader()
             self.token.cancel()
             self.routes.close_all()
 
-    def _failed(self, error: Exception) -> None:
-        self.group.fail(LiveError(f"event dispatcher of rank {self.dp_rank}: {text_of(error)}"))
+    def _failed(self, why: str, level: int) -> None:
+        self.group.fail(LiveError(f"event dispatcher of rank {self.dp_rank}: {why}"), level=level)
 
     # -- the dispatcher -----------------------------------------------------------------------------
 
@@ -300,10 +305,20 @@ class Rank:
         if self.token.cancelled:
             batch.failed.set_result(None if self.group.token.cancelled else list(batch.signals))
             return
+        batch.failed.set_result(self._refused(batch.signals))
+
+    def deliver_now(self, signals: Sequence[OutputSignal]) -> list[OutputSignal] | None:
+        """Deliver without a turn of the dispatcher; None where it has to wait for its turn or for the gate."""
+        gate = self.config.output_gate
+        batches = self.batches
+        if batches.unsettled or batches.closed or self.token.cancelled or not (gate is None or gate.value):
+            return None
+        return self._refused(signals)
+
+    def _refused(self, signals: Sequence[OutputSignal]) -> list[OutputSignal]:
+        """Deliver a batch; what could not be delivered."""
         observed_ms = self.group.wall_ms()
-        failed = [signal for signal in batch.signals if not self.deliver_one(signal, observed_ms)]
-        if not batch.failed.done():
-            batch.failed.set_result(failed)
+        return [signal for signal in signals if not self.deliver_one(signal, observed_ms)]
 
     def deliver_one(self, signal: OutputSignal, observed_ms: float) -> bool:
         """Hand one signal to its route; False if it could not be, and the request must be cancelled."""

@@ -124,7 +124,7 @@ class TokenPlan:
 
     __slots__ = ("_name", "_planned")
 
-    def __init__(self, planned: Sequence[int] | None, name: str) -> None:
+    def __init__(self, planned: Sequence[int] | None, name: object) -> None:
         self._planned = planned
         self._name = name
 
@@ -132,14 +132,14 @@ class TokenPlan:
         """Token id at a position from 0."""
         if self._planned is not None:
             return self._planned[position]
-        return deterministic_output_tokens(0, self._name, 1, first=position)[0]
+        return deterministic_output_tokens(0, str(self._name), 1, first=position)[0]
 
     def packed(self, first: int, stop: int) -> bytes:
         """Tokens first..stop as little-endian 32-bit words, for the hashes of generated blocks."""
         if self._planned is not None:
             tokens = list(self._planned[first:stop])
         else:
-            tokens = deterministic_output_tokens(0, self._name, stop - first, first=first)
+            tokens = deterministic_output_tokens(0, str(self._name), stop - first, first=first)
         return struct.pack(f"<{len(tokens)}I", *tokens)
 
 
@@ -186,12 +186,18 @@ class Signal(NamedTuple):
     reason: str | None  # with `completed`: output_length, model_len, prompt_over_pool, ...
     t_ms: float  # modelled time
     observed_ms: float  # measured time since the engine's start
-    plan: Callable[[int], int]
+    plan: Callable[[int], int]  # token id at a position; most readers never ask
 
     @property
     def token_id(self) -> int | None:
         """The output token; None for an end without one."""
         return None if self.position is None else self.plan(self.position)
+
+    def __repr__(self) -> str:
+        return (
+            f"Signal(client_id={self.client_id}, position={self.position}, token_id={self.token_id}, "
+            f"completed={self.completed}, reason={self.reason!r}, t_ms={self.t_ms}, observed_ms={self.observed_ms})"
+        )
 
 
 class Admission(NamedTuple):

@@ -20,7 +20,7 @@ def append_records(out: EventBuffer, records: npt.NDArray[Any], *, t_ms: float |
     """Append records that have no payload.
 
     Args:
-        records: (num_records,) structured array, as `Machine.boundary_records` or `EventBuffer.records_array`.
+        records: (num_records,) structured array, as `EventBuffer.records_array` gives it.
         t_ms: another modelled time for all of them [ms].
 
     Raises:

@@ -84,12 +84,16 @@ class WallRecorder:
     """
 
     def __init__(self) -> None:
-        self._steps: list[list[object]] = []
+        self._steps: list[Sequence[object]] = []
         self._arrival: dict[str, object] = {}
 
     def step(self, taken: StepTaken) -> None:
         """A machine took this step."""
         self._steps.append(pack_step(taken))
+
+    def packed_step(self, *packed: object) -> None:
+        """A step as it stands in a log, from one who takes thousands a second (`pack_step` says the order)."""
+        self._steps.append(packed)
 
     def arrival(self, planned_ms: float, hash_ids: Sequence[int]) -> None:
         """The next line is that of a row which was planned for `planned_ms` and handed over with these hash ids."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from mocker_replay._core.event_buffer import EventBuffer
 from mocker_replay._core.fleet import Fleet
 from mocker_replay.events import EventKind
-from mocker_replay.log.wall import StepTaken, WallRecorder
+from mocker_replay.log.wall import WallRecorder
 from mocker_replay.report.realtime import Punctuality
 from mocker_replay.shells.realtime import Given, Observer
 
@@ -58,7 +58,7 @@ class Tap:
         """One machine took a step."""
         if self._closed:
             return
-        self._recorder.step(_taken(worker, given))
+        _record(self._recorder, worker, given)
         if given.stimulus == "pass_timer" and deadline_ms is not None:
             self._punctuality.pass_ends.add(wall_ms - deadline_ms)
         if not len(events):
@@ -83,12 +83,15 @@ class _WorkerTap:
         self._tap.stepped(self._worker, given, deadline_ms, wall_ms, events)
 
 
-def _taken(worker: int, given: Given) -> StepTaken:
-    command = given.command
+def _record(recorder: WallRecorder, worker: int, given: Given) -> None:
+    """The step in the form of the log."""
+    stimulus, reading_ms, command, num_cancels, num_commands = given
     if command is None:
-        return StepTaken(
-            worker, given.stimulus, given.reading_ms, num_cancels=given.num_cancels, num_commands=given.num_commands
-        )
-    return StepTaken(
-        worker, given.stimulus, given.reading_ms, command.command_id, command.request, discard=command.discard
-    )
+        if stimulus == "lane_counts":
+            recorder.packed_step(worker, stimulus, reading_ms, num_cancels, num_commands)
+        else:
+            recorder.packed_step(worker, stimulus, reading_ms)
+    elif stimulus == "command_item":
+        recorder.packed_step(worker, stimulus, reading_ms, command.command_id, command.request)
+    else:
+        recorder.packed_step(worker, stimulus, reading_ms, command.command_id, command.request, int(command.discard))

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from mocker_replay.report.facts import REASON_TEXTS, RunFacts
+from mocker_replay.report.render_realtime import realtime_lines
 
 _WIDTH: Final = 100
 _LABEL_WIDTH: Final = 13
@@ -39,6 +40,7 @@ def render_summary(summary: dict[str, Any], facts: RunFacts, console: Console) -
         *_latency_lines(summary),
         Text(),
         *_wrapped(_result_lines(summary, facts), width),
+        *(realtime_lines(summary["realtime"]) if "realtime" in summary else ()),
     ]
     for line in lines:
         console.print(line, soft_wrap=True)
@@ -174,7 +176,8 @@ def _result_lines(summary: dict[str, Any], facts: RunFacts) -> Iterator[Line]:
         f"{summary['decode_worker_seconds']:,.2f} worker seconds, {summary['gpu_hours']:,.4f} GPU hours",
         "",
     )
-    yield "replay", _speed(summary), "not dim green"
+    if "realtime" not in summary:
+        yield "replay", _speed(summary), "not dim green"
 
 
 def _ending_lines(summary: dict[str, Any]) -> Iterator[Line]:

@@ -10,12 +10,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from mocker_replay._core.lanes import Command, check_command
 from mocker_replay.errors import MockerReplayError
 from mocker_replay.shells.published import EventRecord
 from mocker_replay.shells.tokens import call_on
+
+if TYPE_CHECKING:
+    from mocker_replay._core.lanes import Command
 
 
 class BoundaryClosed(MockerReplayError):
@@ -113,6 +115,8 @@ class Boundary:
             BoundaryClosed: the driver stopped.
             ValueError, OverflowError, TypeError: no machine takes such a command.
         """
+        from mocker_replay._core.lanes import check_command
+
         check_command(command)
         outcome = await self._ask("apply", command)
         assert outcome is not None, "only a finish has no outcome"

@@ -8,10 +8,8 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from mocker_replay._core.driver import Machine
-from mocker_replay._core.lanes import Command, check_command
 from mocker_replay.errors import ConfigError, MockerReplayError
 from mocker_replay.shells.clock import Clock, MonotonicClock
 from mocker_replay.shells.lanes import BoundedLane, LaneClosed, Ticket, TicketState
@@ -19,6 +17,10 @@ from mocker_replay.shells.published import Published
 from mocker_replay.shells.readings import Nominal, Readings
 from mocker_replay.shells.realtime import Observer, OnReply, Queued, RealtimeShell
 from mocker_replay.shells.tokens import CancelToken, call_on, resolve
+
+if TYPE_CHECKING:
+    from mocker_replay._core.driver import Machine
+    from mocker_replay._core.lanes import Command
 
 LAST_COMMAND_ID: Final = 2**64 - 1  # never handed out
 
@@ -90,6 +92,8 @@ class DriverHandle:
         Raises:
             ValueError, OverflowError, TypeError: no machine takes such a command.
         """
+        from mocker_replay._core.lanes import check_command
+
         check_command(command)
         shell = self._shell
         if stamp_ms is None and isinstance(shell.readings, Nominal):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -39,17 +39,19 @@ class TicketState(enum.Enum):
 class Ticket(Generic[T]):
     """One item on its way onto a lane."""
 
-    __slots__ = ("_on_done", "item", "state")
+    __slots__ = ("_line", "_on_done", "item", "state")
 
-    def __init__(self, item: T, on_done: Callable[[TicketState], None] | None) -> None:
+    def __init__(self, item: T, on_done: Callable[[TicketState], None] | None, line: Line[T]) -> None:
         self.item = item
         self.state = TicketState.WAITING
         self._on_done = on_done
+        self._line = line
 
     def withdraw(self) -> bool:
         """Give up the wait for a place; False when the item is on the lane already or was refused."""
         if self.state is not TicketState.WAITING:
             return False
+        self._line.pop(self, None)
         self.settle(TicketState.WITHDRAWN)
         return True
 
@@ -58,6 +60,9 @@ class Ticket(Generic[T]):
         self.state = state
         if self._on_done is not None:
             self._on_done(state)
+
+
+Line = OrderedDict[Ticket[T], None]  # tickets that wait, the oldest first; any of them may leave
 
 
 class BoundedLane(Generic[T]):
@@ -76,11 +81,12 @@ class BoundedLane(Generic[T]):
         self.closed = False  # no item can be added any more
         self.reader_gone = False
         self._items: deque[T] = deque()
-        self._waiting: deque[Ticket[T]] = deque()
+        self._waiting: Line[T] = OrderedDict()
         self._in_hand = 0  # taken, and not yet reported as dealt with
         self._on_item = on_item
         self._on_space = on_space
         self._reader: asyncio.Future[None] | None = None
+        self._until_closed: list[asyncio.Future[None]] = []
 
     def __len__(self) -> int:
         return len(self._items)
@@ -111,18 +117,18 @@ class BoundedLane(Generic[T]):
         Args:
             on_done: called once with what became of the wait; at once if there was none.
         """
-        ticket = Ticket(item, on_done)
+        ticket = Ticket(item, on_done, self._waiting)
         if self.closed:
             ticket.settle(TicketState.REFUSED)
         elif self._has_space() and not self._waiting:
             self._place(item)
             ticket.settle(TicketState.PLACED)
         else:
-            self._waiting.append(ticket)
+            self._waiting[ticket] = None
         return ticket
 
     async def send(self, item: T) -> None:
-        """Place an item; waits for a place. A caller that is cancelled while it waits has sent nothing.
+        """Place an item; waits for a place. A caller that is cancelled while there is none has sent nothing.
 
         Raises:
             LaneClosed: nothing can be placed any more.
@@ -143,10 +149,11 @@ class BoundedLane(Generic[T]):
         if self.closed:
             return
         self.closed = True
-        waiting, self._waiting = self._waiting, deque()
-        for ticket in waiting:
-            if ticket.state is TicketState.WAITING:
-                ticket.settle(TicketState.REFUSED)
+        while self._waiting:
+            ticket, _ = self._waiting.popitem(last=False)
+            ticket.settle(TicketState.REFUSED)
+        for closing in self._until_closed:
+            resolve(closing, None)
         self._wake_reader()
 
     def items(self) -> list[T]:
@@ -184,6 +191,13 @@ class BoundedLane(Generic[T]):
                 self._reader = None
         return self.take_nowait()
 
+    async def until_closed(self) -> None:
+        """Until no item can be added any more; what is on the lane stays there."""
+        if not self.closed:
+            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._until_closed.append(waiting)
+            await waiting
+
     def done(self) -> None:
         """Everything taken so far has been dealt with."""
         if self._in_hand:
@@ -214,10 +228,9 @@ class BoundedLane(Generic[T]):
     def _fill(self) -> None:
         """A place has appeared: the oldest sender that still waits gets it."""
         while self._waiting and self._has_space():
-            ticket = self._waiting.popleft()
-            if ticket.state is TicketState.WAITING:
-                self._place(ticket.item)
-                ticket.settle(TicketState.PLACED)
+            ticket, _ = self._waiting.popitem(last=False)
+            self._place(ticket.item)
+            ticket.settle(TicketState.PLACED)
         if self._on_space is not None:
             self._on_space()
 

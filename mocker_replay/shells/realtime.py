@@ -10,11 +10,8 @@ import asyncio
 import enum
 from collections import deque
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from mocker_replay._core.driver import Machine, Step
-from mocker_replay._core.event_buffer import EventBuffer
-from mocker_replay._core.lanes import Command
 from mocker_replay.errors import MockerReplayError
 from mocker_replay.shells.boundary import Boundary, BoundaryOutcome, BoundarySlot
 from mocker_replay.shells.clock import Clock, ms_from_ns
@@ -23,6 +20,11 @@ from mocker_replay.shells.lanes import BoundedLane
 from mocker_replay.shells.published import Published, read_records, split_events
 from mocker_replay.shells.readings import Directed, Measured, Readings
 from mocker_replay.shells.tokens import CancelToken
+
+if TYPE_CHECKING:  # a machine comes with its core; looking at this module loads none
+    from mocker_replay._core.driver import Machine, Step
+    from mocker_replay._core.event_buffer import EventBuffer
+    from mocker_replay._core.lanes import Command
 
 # Steps in a row without giving other tasks of the loop a turn; a machine that never waits must not own the thread.
 _STEPS_PER_TURN: Final = 64

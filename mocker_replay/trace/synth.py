@@ -25,6 +25,7 @@ from mocker_replay.trace.decimals import write_decimal
 DEFAULT_BLOCK_SIZE: Final = 64  # engine's default
 DEFAULT_TRACE_BLOCK_SIZE: Final = 512  # what `run` assumes of a Mooncake file
 _GROUP_SEED: Final = 42  # of the groups, whatever the arrival seed
+_CLIENT_SEED: Final = 43  # of the clients that leave; the peer knows none
 _LONGEST_GAP: Final = 745.0  # -ln of the smallest positive float, in means
 
 
@@ -44,6 +45,8 @@ class SyntheticWorkload:
     inter_turn_delay_ms: float = 0.0
     shared_prefix_ratio: float = 0.0  # of a prompt's engine blocks
     num_prefix_groups: int = 0  # 0: nothing is shared
+    cancel_after_ms: float | None = None  # patience of the clients that leave; None: all stay
+    cancel_fraction: float = 1.0  # of the rows whose client leaves, drawn row by row
     block_size: int = DEFAULT_BLOCK_SIZE  # of the engine: the unit of shared prefixes
     trace_block_size: int | None = None  # of the rows; None: 512 if that can say it, else block_size
 
@@ -85,7 +88,7 @@ class SyntheticWorkload:
         is_named = num_turns > 1 or self._is_sharing or self.inter_turn_delay_ms > 0.0
         is_named |= self.replay_concurrency is not None
         delay = orjson.Fragment(write_decimal(self.inter_turn_delay_ms / self._ratio))
-        prefixes = self._prefixes()
+        prefixes, clients = self._prefixes(), ChaCha12Rng(_CLIENT_SEED)
         for number, arrival_ms in enumerate(self._arrivals_ms()):
             prefix = prefixes.next_prefix()
             timestamp = orjson.Fragment(write_decimal(arrival_ms))
@@ -97,6 +100,8 @@ class SyntheticWorkload:
                     row["session_id"] = f"session_{number}"
                 if turn:
                     row["delay"] = delay
+                if self.cancel_after_ms is not None and clients.uniform() < self.cancel_fraction:
+                    row["cancel_after_ms"] = orjson.Fragment(write_decimal(self.cancel_after_ms))
                 yield orjson.dumps(row) + b"\n"
 
     @property
@@ -151,6 +156,12 @@ class SyntheticWorkload:
             yield "turns_per_session", "must not be negative"
         if not (math.isfinite(self.inter_turn_delay_ms) and self.inter_turn_delay_ms >= 0.0):
             yield "inter_turn_delay_ms", "must be finite and not negative"
+        if self.cancel_after_ms is not None and not 0.0 <= self.cancel_after_ms < math.inf:
+            yield "cancel_after_ms", "must be finite and not negative"
+        if not 0.0 <= self.cancel_fraction <= 1.0:
+            yield "cancel_fraction", "must be from 0 to 1"
+        elif self.cancel_fraction < 1.0 and self.cancel_after_ms is None:
+            yield "cancel_fraction", "is of use only with cancel_after_ms"
         if not 0.0 <= self.shared_prefix_ratio <= 1.0:
             yield "shared_prefix_ratio", "must be from 0 to 1"
         elif not 0 <= self.num_prefix_groups < 2**32:

@@ -154,7 +154,7 @@ def test_timing_models_that_cannot_be(text: str, rule: str, capsys: pytest.Captu
 
 def test_all_faults_of_the_command_line_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["run", "t.jsonl", "--events", "-", "--json", "--event-level", "token", "--block-size", "0"]
-    argv += ["--timing-model", "foo:bar", "--num-workers", "0", "--mode", "realtime"]
+    argv += ["--timing-model", "foo:bar", "--num-workers", "0", "--mode", "realtime", "--clock", "nominl"]
     argv += ["--engine-config", '{"engine": {"num_gpu_block": 3}}']
     assert errors_of(argv, capsys) == [
         "error: --event-level: must be one of requests, passes, tokens, kv; did you mean tokens? (got token)",
@@ -162,8 +162,8 @@ def test_all_faults_of_the_command_line_at_once(capsys: pytest.CaptureFixture[st
         "error: --timing-model: cannot be imported: No module named 'foo' (got foo:bar)",
         "error: engine config: engine.num_gpu_block: unknown key; did you mean num_gpu_blocks? (got 3)",
         "error: --block-size: must be positive (got 0)",
-        'error: --mode: not built yet; this version knows accelerated (got "realtime")',
         "error: --num-workers: must be from 1 to 2^31-1 (got 0)",
+        'error: --clock: must be one of measured, nominal; did you mean nominal? (got "nominl")',
     ]
 
 
@@ -234,6 +234,7 @@ def test_help_lists_flags_under_headings(capsys: pytest.CaptureFixture[str]) -> 
         "Arguments:",
         "Engine (each wins over --engine-config):",
         "Workload:",
+        "Real time (with --mode realtime):",
         "Reading the trace:",
         "Goals:",
         "Outputs:",

@@ -1,4 +1,4 @@
-"""Whole runs of the shipped tiny trace, byte for byte: log, records, summary, telemetry.
+"""Whole runs of the small shipped traces, byte for byte: log, records, summary, telemetry.
 
 Each run happens in processes of its own under different PYTHONHASHSEED. `GOLDEN_UPDATE=1` writes the files anew.
 """
@@ -17,7 +17,7 @@ from mocker_replay.report.summary import without_wall_clock
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 GOLDEN = Path(__file__).parent / "runs"
-TINY = ROOT / "traces" / "tiny.jsonl"
+TRACES = ROOT / "traces"
 
 RUNS = {
     "plain-kv": ["--event-level", "kv", "--block-size", "16", "--num-gpu-blocks", "4096"],
@@ -27,7 +27,10 @@ RUNS = {
     "dp2-two-workers-passes": ["--num-workers", "2", "--dp-size", "2", "--prefill-schedule-interval", "3"],
     "mtp-closed-loop-requests": ["--event-level", "requests", "--aic-nextn", "2", "--replay-concurrency", "3"],
     "kv-router-cut": ["--router-mode", "kv_router", "--num-workers", "3", "--max-sim-time-ms", "150"],
+    "clients-leave-cut": ["--max-num-seqs", "5", "--max-sim-time-ms", "900"],
 }  # fmt: skip
+# Of which trace; tiny.jsonl where none is named.
+TRACE_OF = {"clients-leave-cut": "impatient-clients.jsonl"}
 
 
 def run(name: str, folder: Path, hash_seed: str) -> dict[str, bytes]:
@@ -37,8 +40,8 @@ def run(name: str, folder: Path, hash_seed: str) -> dict[str, bytes]:
     flags = [f for key, file in outputs.items() for f in (f"--{key}", str(folder / file))]
     subprocess.run(
         [
-            sys.executable, "-m", "mocker_replay", "run", str(TINY), *RUNS[name], *flags, "--quiet",
-            "--summary", str(folder / "summary.json"), "--telemetry-sample-interval-ms", "50",
+            sys.executable, "-m", "mocker_replay", "run", str(TRACES / TRACE_OF.get(name, "tiny.jsonl")), *RUNS[name],
+            *flags, "--quiet", "--summary", str(folder / "summary.json"), "--telemetry-sample-interval-ms", "50",
         ],
         check=False,  # some runs reject requests and answer with exit code 4
         cwd=ROOT,
@@ -60,6 +63,17 @@ def test_run_is_stable_to_the_byte(name: str, tmp_path: Path) -> None:
         for file, data in first.items():
             (golden / file).write_bytes(data)
     assert {file: (golden / file).read_bytes() for file in first} == first
+
+
+def test_clients_leave_in_every_way() -> None:
+    """The golden run is worth its name: between passes and in one, with and without output to suppress."""
+    lines = [orjson.loads(line) for line in (GOLDEN / "clients-leave-cut" / "events.jsonl").read_bytes().splitlines()]
+    found = [line for line in lines if line["event"] == "command" and line["kind"] == "cancel"]
+    told = {(line["in_pass"], line["suppressed"], line["result"]) for line in found}
+    assert {(False, False, "applied"), (True, True, "applied"), (True, True, "noop")} <= told
+    footer = lines[-1]
+    assert footer["cancelled"] == len(found)
+    assert footer["cut"] > 0
 
 
 def test_no_golden_is_left_over() -> None:

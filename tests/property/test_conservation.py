@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mocker_replay._core.timing import TimingModel
-from mocker_replay.events import EventKind, TerminalStatus
+from mocker_replay.events import CommandFlag, CommandKind, CommandResult, EventKind, TerminalStatus
 from tests.property.workloads import driven_engines, engines, rows
 from tests.support.machines import (
     Record,
@@ -31,7 +31,8 @@ K = EventKind
 @st.composite
 def runs(draw: st.DrawFn) -> tuple[dict[str, Any], list[Row], int]:
     config = draw(engines())
-    return config, draw(rows(config["trace_block_size"])), draw(st.integers(1, 3))
+    found = draw(rows(config["trace_block_size"], clients_leave=draw(st.booleans())))
+    return config, found, draw(st.integers(1, 3))
 
 
 class Life:
@@ -44,11 +45,16 @@ class Life:
         self.tokens = 0
         self.first_ms = self.second_ms = math.nan
         self.preemptions = 0
+        self.cancels = 0
         self.ended: Record | None = None
 
     def take(self, record: Record) -> None:
         assert self.ended is None, "a record after the end"
         assert record.t_ms >= self.arrival_ms
+        if record.kind == K.COMMAND and record.a == CommandKind.CANCEL:
+            assert not math.isnan(self.submitted_ms), "a cancellation before its submission was applied"
+            self.cancels += 1
+            return
         if record.kind == K.COMMAND:
             assert math.isnan(self.submitted_ms)
             self.submitted_ms = record.t_ms
@@ -88,6 +94,8 @@ class Life:
         if record.a == TerminalStatus.COMPLETED:
             assert self.admissions > 0
             assert record.x == record.t_ms or tokens == 0
+        elif record.a == TerminalStatus.CANCELLED:
+            assert self.cancels > 0, "nobody left"
         elif record.a == TerminalStatus.REJECTED:
             assert (self.admissions, tokens) == (0, 0)
 
@@ -102,6 +110,7 @@ class Auditor:
         self.arrived_ms = -math.inf
         self.open_group: Record | None = None
         self.cuts: dict[int, Record] = {}
+        self.idle_cancels = 0
 
     def read(self, records: Sequence[Record]) -> None:
         for record in records:
@@ -123,8 +132,19 @@ class Auditor:
                 continue
             assert record.t_ms >= self.engine_ms.get(record.worker, 0.0), "time goes backwards"
             self.engine_ms[record.worker] = record.t_ms
-            if record.request >= 0 and not (record.kind == K.COMMAND and record.a == 1):
+            if self._found_nothing(record):
+                self.idle_cancels += 1
+            elif record.request >= 0:
                 self.lives[record.request].take(record)
+
+    def _found_nothing(self, record: Record) -> bool:
+        """A cancellation of a request that ended before, or is not there yet."""
+        return (
+            record.kind == K.COMMAND
+            and record.a == CommandKind.CANCEL
+            and record.b == CommandResult.NOOP
+            and not record.c & CommandFlag.SUPPRESSED
+        )
 
     def _groups(self, record: Record) -> None:
         """A pass start or end is one contiguous piece at one time."""
@@ -168,6 +188,10 @@ def test_every_instant_of_a_run(case, telemetry: bool) -> None:
         assert auditor.open_group is None, "an instant ends between groups"
         assert fleet.num_arrived == len(auditor.lives)
     assert (status, auditor.living(), len(auditor.lives)) == ("done", set(), len(found))
+    assert auditor.idle_cancels == 0, "clients leave requests that have not ended"
+    for request, life in auditor.lives.items():
+        assert life.cancels == (life.ended is not None and life.ended.a == TerminalStatus.CANCELLED)
+        assert not life.cancels or found[request].cancel_after_ms < math.inf
     assert max(life.ended.t_ms for life in auditor.lives.values() if life.ended) <= fleet.last_event_ms
     nothing_is_left(fleet.machines)
 

@@ -15,12 +15,10 @@ from hypothesis import strategies as st
 
 from mocker_replay._core.fleet import Fleet
 from mocker_replay.events import EventKind
-from tests.property.workloads import engines, prompts, times_ms
+from tests.property.workloads import engines, patience_ms, prompts, times_ms
 from tests.support.machines import OwnShells, Record, Row, check_ranks, make_fleet, push_rows, read_records
 
 many = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-
-patience_ms = st.one_of(st.just(math.inf), st.sampled_from([0.0, 0.5, 1.0, 7.5, 30.0]))
 
 
 @dataclass

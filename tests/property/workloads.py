@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
@@ -60,10 +61,15 @@ def prompts(draw: st.DrawFn, trace_block_size: int) -> tuple[int, int, tuple[int
 times_ms = st.integers(0, 60).map(lambda n: n / 2.0)
 
 
+# Clients that stay, and some that leave at a pass end, in mid-pass, or at once.
+patience_ms = st.one_of(st.just(math.inf), st.just(math.inf), st.sampled_from([0.0, 0.5, 1.0, 7.5, 30.0]))
+
+
 @st.composite
-def rows(draw: st.DrawFn, trace_block_size: int, *, max_size: int = 20) -> list[Row]:
+def rows(draw: st.DrawFn, trace_block_size: int, *, max_size: int = 20, clients_leave: bool = False) -> list[Row]:
     due_ms = sorted(draw(st.lists(times_ms, min_size=1, max_size=max_size)))
-    return [Row(at_ms, *draw(prompts(trace_block_size))) for at_ms in due_ms]
+    patience = patience_ms if clients_leave else st.just(math.inf)
+    return [Row(at_ms, *draw(prompts(trace_block_size)), cancel_after_ms=draw(patience)) for at_ms in due_ms]
 
 
 class Timed(NamedTuple):

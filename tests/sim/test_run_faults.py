@@ -190,7 +190,7 @@ def decompressed(path: Path) -> bytes:
 def test_a_broken_invariant_keeps_the_outputs_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = write_trace(tmp_path / "t.jsonl", 50, 6)
     held = [[3, 0, 1, 0]]  # three blocks in use and one request running, after the last event
-    monkeypatch.setattr("mocker_replay.replay.run._Run._gauges", lambda run: held)
+    monkeypatch.setattr("mocker_replay.replay.books.RunBooks._gauges", lambda run: held)
     with pytest.raises(InvariantError, match=r"ranks that still hold something.*\(3, 0, 1, 0\)"):
         replay(trace, events=tmp_path / "e.jsonl", summary=tmp_path / "s.json")
     assert read_log(tmp_path / "e.jsonl")[1]["end"] == "stopped"

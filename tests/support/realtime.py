@@ -138,7 +138,7 @@ class RealtimeRun:
             if text != "stopped before acknowledging":
                 self.not_applied[worker].pop(answered, None)
         if given.stimulus == "boundary_apply":
-            append_records(self.fleet.out, shell.machine.boundary_records)
+            append_records(self.fleet.out, shell.machine.boundary_events.records_array())
         self.write(self.fleet.out)
 
     def write(self, out: EventBuffer, *, bare: bool = False) -> None:

@@ -35,7 +35,8 @@ def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
         run_virtual(lambda clock: test(clock, **kwargs))
 
     signature = inspect.signature(test)
-    run.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])  # type: ignore[attr-defined]
+    parameters = list(signature.parameters.values())[1:]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return run
 
 

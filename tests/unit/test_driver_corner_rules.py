@@ -191,7 +191,7 @@ def test_boundary_apply_returns_internal_work_too() -> None:
     shell.machine.engine.deadlines[:] = [8.0]
     shell.boundary.append(submit(4, 4))
     shell.run()
-    returned = records_of(shell.machine.boundary_records)
+    returned = records_of(shell.machine.boundary_events.records_array())
     assert [(event.kind, event.t_ms) for event in returned] == [
         (WORK, 10.0), (COMMAND, 10.0), (EventKind.GAUGES, 10.0),
     ]  # fmt: skip

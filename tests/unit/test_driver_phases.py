@@ -61,7 +61,8 @@ def reach(phase: str, *, publishing: bool = False) -> Machine:
 def state_of(machine: Machine) -> tuple[object, ...]:
     return (
         machine.phase_name, machine.wants(), machine.engine_ms, repr(machine.carried_ms), repr(machine.pass_end_ms),
-        machine.engine.pass_id, machine.engine.in_pass, buffer_bytes(machine.out), machine.boundary_records.tobytes(),
+        machine.engine.pass_id, machine.engine.in_pass, buffer_bytes(machine.out),
+        machine.boundary_events.records_array().tobytes(),
     )  # fmt: skip
 
 

@@ -128,7 +128,10 @@ def test_driver_04_boundary_command_keeps_the_carried_deadline() -> None:
     shell.run()
     assert shell.steps[-1].boundary_reply == (7, True, "submitted")
     assert shell.events() == [], "what a boundary command does is returned, not published"
-    assert [EventKind(int(kind)) for kind in shell.machine.boundary_records["kind"]] == [COMMAND, EventKind.GAUGES]
+    assert [EventKind(int(kind)) for kind in shell.machine.boundary_events.records_array()["kind"]] == [
+        COMMAND,
+        EventKind.GAUGES,
+    ]
     finish(shell)
     assert pass_times(shell) == [(10.0, 30.0)]
 

@@ -34,7 +34,6 @@ def test_defaults_are_sound() -> None:
         ("max_sim_time_ms", float("nan"), "finite and non-negative"),
         ("telemetry_sample_interval_ms", 0, "finite and positive"),
         ("router_mode", "random", "must be one of round_robin, kv_router"),
-        ("mode", "realtime", "not built yet"),
         ("mode", "realtme", "did you mean realtime"),
         ("trace_format", "weka", "not built yet"),
         ("trace_format", "Mooncake", "did you mean mooncake"),
