@@ -74,13 +74,12 @@ class RealtimeRun(RunBooks):
         sinks: Sinks,
         realtime: RealtimeOptions,
         watch: Watch | None,
-        clock: Clock | None = None,
     ) -> None:
         super().__init__(engine, options, facts, source, sinks, want=Want.TOKENS, external=True)
         self.realtime = realtime
         self.punctuality = Punctuality()
         self._watch = watch
-        self._clock = clock or MonotonicClock()
+        self._clock: Clock = MonotonicClock()
         self._nominal = realtime.clock == "nominal"
         self._origin_ns = 0
         self._end_wall_ms = 0.0
@@ -97,11 +96,13 @@ class RealtimeRun(RunBooks):
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run(self._main(interrupt))
+            return asyncio.run(self.live(interrupt, self._clock))
         raise UsageError("a realtime replay runs an event loop of its own; call it from a thread without a running one")
 
-    async def _main(self, interrupt: InterruptFlag) -> bool:
+    async def live(self, interrupt: InterruptFlag, clock: Clock) -> bool:
+        """What `loop` does, in the running loop and by a clock of the caller's choice."""
         loop = asyncio.get_running_loop()
+        self._clock = clock
         self._origin_ns = self._clock.now_ns() + ns_from_ms(_HEAD_START_MS)
         self._alarm = Alarm(self._clock, self._origin_ns)
         interrupt.on_raise = lambda: loop.call_soon_threadsafe(self._alarm.ring)
