@@ -19,7 +19,7 @@ from tests.support.realtime_replay import Pace
 many = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
-@given(cases(), paces, measured | st.just(NOMINAL), st.integers(1, 25) | st.integers(1, 400))
+@given(cases(), paces, measured | st.just(NOMINAL), st.integers(1, 10) | st.integers(10, 60) | st.integers(30, 250))
 @many
 def test_an_interrupted_run_keeps_what_was_true(case: Case, pace: Pace, realtime: RealtimeOptions, turn: int) -> None:
     pace.interrupt_turn = turn
