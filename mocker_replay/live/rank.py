@@ -163,7 +163,7 @@ class Rank:
         """Put a submission on the command lane."""
         from mocker_replay._core.lanes import Command
 
-        self.group.plans.add(route.scheduler_id, route.plan)
+        self.group.plans.add(route.scheduler_id, route.plan, prompt)
 
         def on_sent(event: Published | None, text: str) -> None:
             if event is None:
