@@ -135,7 +135,7 @@ class LiveEngine:
             want |= Want.FPM
         machine = build_machine(
             engine, EventBuffer(), worker=0, trace_block_size=engine.block_size, want=want,
-            block_tokens=group.plans.packed if group.plans.wanted else None,
+            block_tokens=group.plans.packed if group.plans.wanted else None, asks_prompt_tokens=group.plans.wanted,
         )  # fmt: skip
         return cls.start_over(machine, ranks, group, around, total_blocks=engine.num_gpu_blocks)
 

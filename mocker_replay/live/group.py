@@ -39,7 +39,7 @@ class Group:
     def __init__(self, token: CancelToken, trace_block_size: int) -> None:
         self.token = token
         self.trace_block_size = trace_block_size
-        self.plans = TokenPlans()
+        self.plans = TokenPlans(trace_block_size)
         self.ranks: tuple[Rank, ...] = ()
         self.error: LiveError | None = None  # the first one
         self._driver: Driver | None = None

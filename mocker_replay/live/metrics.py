@@ -37,7 +37,7 @@ class EngineMetrics(NamedTuple):
 
     def latched(self, before: EngineMetrics) -> EngineMetrics:
         """A snapshot without look-ups keeps the cache figures of the one before."""
-        if self.cache_total_tokens:
+        if self.cache_total_tokens or not before.cache_total_tokens:
             return self
         return self._replace(cache_hit_tokens=before.cache_hit_tokens, cache_total_tokens=before.cache_total_tokens)
 

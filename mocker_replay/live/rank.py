@@ -103,6 +103,7 @@ class Rank:
         self.group = group
         self.dp_rank = dp_rank
         self.config = config
+        self.total_blocks = total_blocks
         self.token: CancelToken = group.token.child()
         self.released = False  # the last clone of the engine is gone
         self.routes = Routes()
@@ -139,7 +140,7 @@ class Rank:
         if prompt is None:
             prompt = prompt_of(request, self.group.trace_block_size)
         client_id = request.client_id or uuid.uuid4()
-        plan = TokenPlan(request.planned_tokens(), str(client_id))
+        plan = TokenPlan(request.planned_tokens(), client_id)
         number = self.group.new_scheduler_id() if scheduler_id is None else scheduler_id
         route = Route(client_id, number, self.config.capacity_for(output_tokens), plan)
         assert route.queue is not None
@@ -162,7 +163,7 @@ class Rank:
         """Put a submission on the command lane."""
         from mocker_replay._core.lanes import Command
 
-        self.group.plans.add(route.scheduler_id, route.plan)
+        self.group.plans.add(route.scheduler_id, route.plan, prompt)
 
         def on_sent(event: Published | None, text: str) -> None:
             if event is None:
@@ -304,10 +305,20 @@ class Rank:
         if self.token.cancelled:
             batch.failed.set_result(None if self.group.token.cancelled else list(batch.signals))
             return
+        batch.failed.set_result(self._refused(batch.signals))
+
+    def deliver_now(self, signals: Sequence[OutputSignal]) -> list[OutputSignal] | None:
+        """Deliver without a turn of the dispatcher; None where it has to wait for its turn or for the gate."""
+        gate = self.config.output_gate
+        batches = self.batches
+        if batches.unsettled or batches.closed or self.token.cancelled or not (gate is None or gate.value):
+            return None
+        return self._refused(signals)
+
+    def _refused(self, signals: Sequence[OutputSignal]) -> list[OutputSignal]:
+        """Deliver a batch; what could not be delivered."""
         observed_ms = self.group.wall_ms()
-        failed = [signal for signal in batch.signals if not self.deliver_one(signal, observed_ms)]
-        if not batch.failed.done():
-            batch.failed.set_result(failed)
+        return [signal for signal in signals if not self.deliver_one(signal, observed_ms)]
 
     def deliver_one(self, signal: OutputSignal, observed_ms: float) -> bool:
         """Hand one signal to its route; False if it could not be, and the request must be cancelled."""

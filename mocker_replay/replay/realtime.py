@@ -23,7 +23,7 @@ from mocker_replay.live.errors import LiveError, NotRunning
 from mocker_replay.live.group import Group
 from mocker_replay.live.operations import Submission
 from mocker_replay.live.rank import Rank, RankConfig
-from mocker_replay.live.request import GenerateRequest, Prompt
+from mocker_replay.live.request import GenerateRequest, Prompt, Signal
 from mocker_replay.live.stream import RequestStream
 from mocker_replay.log.wall import WallRecorder
 from mocker_replay.replay.books import RunBooks, Stopped
@@ -60,6 +60,7 @@ class RealtimeView(NamedTuple):
 
 
 Watch = Callable[[RealtimeView], None]
+Observe = Callable[[int, Signal, float], None]  # (row, what its client just read, measured time [ms])
 
 
 class RealtimeRun(RunBooks):
@@ -74,11 +75,13 @@ class RealtimeRun(RunBooks):
         sinks: Sinks,
         realtime: RealtimeOptions,
         watch: Watch | None,
+        observe: Observe | None = None,
     ) -> None:
         super().__init__(engine, options, facts, source, sinks, want=Want.TOKENS, external=True)
         self.realtime = realtime
         self.punctuality = Punctuality()
         self._watch = watch
+        self._observe = observe
         self._clock: Clock = MonotonicClock()
         self._nominal = realtime.clock == "nominal"
         self._origin_ns = 0
@@ -271,7 +274,7 @@ class RealtimeRun(RunBooks):
         self._living[handed.request] = handed.worker, handed.rank
         rank = self._groups[handed.worker].ranks[handed.rank]
         stream, submission = self._submit(rank, handed)
-        client = asyncio.get_running_loop().create_task(self._read(stream, submission))
+        client = asyncio.get_running_loop().create_task(self._read(handed.request, stream, submission))
         self._clients.add(client)
         client.add_done_callback(self._clients.discard)
 
@@ -288,7 +291,7 @@ class RealtimeRun(RunBooks):
         )
         return stream, rank.submit(registration)
 
-    async def _read(self, stream: RequestStream, submission: Submission) -> None:
+    async def _read(self, row: int, stream: RequestStream, submission: Submission) -> None:
         """A client: reads its tokens, as slowly as it was told to."""
         delay_s = self.realtime.reader_delay_ms / 1000.0
         async with stream:
@@ -299,11 +302,13 @@ class RealtimeRun(RunBooks):
             except LiveError as exc:
                 self._fail(exc)
                 return
-            if self.realtime.output_buffering == "full" and not delay_s:
+            if self.realtime.output_buffering == "full" and not delay_s and self._observe is None:
                 # Whether tokens are read one by one cannot be told apart, and costs a turn of the loop each.
                 await stream.until_ended()
                 return
-            while await stream.recv() is not None:
+            while (signal := await stream.recv()) is not None:
+                if self._observe is not None:
+                    self._observe(row, signal, self._wall_ms())
                 if delay_s:
                     await asyncio.sleep(delay_s)
 

@@ -20,7 +20,7 @@ from mocker_replay.replay.sinks import Sinks
 from mocker_replay.trace import TraceSource, open_trace
 
 if TYPE_CHECKING:
-    from mocker_replay.replay.realtime import Watch
+    from mocker_replay.replay.realtime import Observe, Watch
 
 # Far beyond any fleet; each rank costs memory before the first request.
 _MAX_RANKS = 65_536
@@ -39,6 +39,7 @@ def replay(
     progress: Progress | None = None,
     realtime: RealtimeOptions | None = None,
     watch: Watch | None = None,
+    observe: Observe | None = None,
 ) -> ReplayResult:
     """Replay a trace, in virtual time or at its own pace (`options.mode`).
 
@@ -53,6 +54,8 @@ def replay(
             time [ms]).
         realtime: settings of a realtime run; it runs an event loop of its own.
         watch: called a few times a second of a realtime run with a RealtimeView.
+        observe: called in the loop of a realtime run whenever a client reads a token, with (row, Signal, measured time
+            [ms]); clients then read token by token, which costs each of them a turn of the loop.
 
     Raises:
         ConfigError, UsageError, TraceError: refused before anything runs; nothing is written.
@@ -84,7 +87,7 @@ def replay(
             else:
                 from mocker_replay.replay.realtime import RealtimeRun
 
-                run = RealtimeRun(engine, options, facts, source, sinks, realtime, watch)
+                run = RealtimeRun(engine, options, facts, source, sinks, realtime, watch, observe)
             result = run.result(interrupt)
     finally:
         if source is not trace:

@@ -155,7 +155,7 @@ async def test_driver_32_internal_work_fails_inside_a_boundary_apply(clock: Virt
     boundary = await scene.first_boundary()
     scene.engine.deadlines[:] = [5.0]
     scene.engine.fail_internal = True
-    with pytest.raises(BoundaryClosed, match="^stopped while applying$"):
+    with pytest.raises(BoundaryClosed, match=r"^stopped while applying$"):
         await boundary.apply(submit(scene.handle.reserve_id(), 1, 4, 1))
     assert await scene.failed() == "DriverError: EngineError: internal work failed on order"
 
@@ -165,9 +165,9 @@ async def test_boundary_after_the_driver_stopped(clock: VirtualClock) -> None:
     scene = Scene(clock)
     boundary = await scene.first_boundary()
     await scene.stop()
-    with pytest.raises(BoundaryClosed, match="^boundary closed$"):
+    with pytest.raises(BoundaryClosed, match=r"^boundary closed$"):
         await boundary.apply(submit(scene.handle.reserve_id(), 1))
-    with pytest.raises(BoundaryClosed, match="^boundary closed$"):
+    with pytest.raises(BoundaryClosed, match=r"^boundary closed$"):
         await boundary.finish()
     boundary.drop()
 
@@ -192,7 +192,7 @@ async def test_finishing_twice_fails(clock: VirtualClock) -> None:
     scene = Scene(clock)
     boundary = await scene.first_boundary()
     await scene.finish(boundary)
-    with pytest.raises(BoundaryClosed, match="^boundary closed$"):
+    with pytest.raises(BoundaryClosed, match=r"^boundary closed$"):
         await boundary.finish()
     await scene.stop()
 
@@ -209,7 +209,7 @@ async def test_owner_that_left_a_request_may_ask_another(clock: VirtualClock) ->
     left.cancel()
     await finishing
     assert left.cancelled()
-    with pytest.raises(BoundaryClosed, match="^boundary closed$"):
+    with pytest.raises(BoundaryClosed, match=r"^boundary closed$"):
         await behind
     (started,) = await scene.events()
     assert [record.request for record in started.of(EventKind.ADMISSION)] == [1], "the first was applied all the same"
