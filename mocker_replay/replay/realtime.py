@@ -7,6 +7,7 @@ fleet's, the modelled time is the machines'. Source: replay through the driver, 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -113,19 +114,23 @@ class RealtimeRun(RunBooks):
         try:
             self._start_engines()
             watcher = self._start_watcher()
-            return await self._until_over(interrupt)
+            complete = await self._until_over(interrupt)
         finally:
             interrupt.on_raise = None
             self._end_wall_ms = max(self._wall_ms(), 0.0)
             self._alarm.close()
             self._tap.close()
             await self._shut_down(watcher)
+        if self._failure is not None:  # a client's last words
+            raise self._failure
+        return complete
 
     def _start_engines(self) -> None:
         """A live engine over the machine of each worker; all steps of all machines are seen by one tap."""
         rank = RankConfig(output_buffering=self.realtime.output_buffering, allow_zero_output=True)
         for worker, machine in enumerate(self.fleet.machines):
             group = Group(CancelToken(), self.facts.trace_block_size)
+            group.log_level = logging.DEBUG  # the run tells of it
             group.token.on_cancel(self._alarm.ring)
             around = Attachments(
                 clock=self._clock,
@@ -244,11 +249,13 @@ class RealtimeRun(RunBooks):
             except LiveError:
                 # Why an engine stopped is known from its machine.
                 continue
-        # A reader may be slow; what it has not read by now is of no interest.
-        tasks = [*self._clients] if watcher is None else [*self._clients, watcher]
-        for task in tasks:
-            task.cancel()
-        if tasks:
+        if watcher is not None:
+            watcher.cancel()
+        if self.realtime.reader_delay_ms:
+            # Who reads slowly may have an hour's worth of tokens; what is unread by now is of no interest.
+            for client in self._clients:
+                client.cancel()
+        if tasks := [*self._clients] + ([] if watcher is None else [watcher]):
             await asyncio.wait(tasks)
 
     def _fail(self, error: Exception) -> None:
@@ -277,6 +284,7 @@ class RealtimeRun(RunBooks):
         client = asyncio.get_running_loop().create_task(self._read(handed.request, stream, submission))
         self._clients.add(client)
         client.add_done_callback(self._clients.discard)
+        client.add_done_callback(self._task_ended)
 
     def _submit(self, rank: Rank, handed: Handed) -> tuple[RequestStream, Submission]:
         name = self.sinks.name_of(handed.request)
@@ -298,9 +306,6 @@ class RealtimeRun(RunBooks):
             try:
                 await submission.wait()
             except NotRunning:
-                return
-            except LiveError as exc:
-                self._fail(exc)
                 return
             if self.realtime.output_buffering == "full" and not delay_s and self._observe is None:
                 # Whether tokens are read one by one cannot be told apart, and costs a turn of the loop each.
@@ -355,11 +360,12 @@ class RealtimeRun(RunBooks):
         if self._watch is None:
             return None
         watcher = asyncio.get_running_loop().create_task(self._watch_all(self._watch), name="view of a replay")
-        watcher.add_done_callback(self._watcher_ended)
+        watcher.add_done_callback(self._task_ended)
         return watcher
 
-    def _watcher_ended(self, watcher: asyncio.Task[None]) -> None:
-        error = None if watcher.cancelled() else watcher.exception()
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """A client or the view, which may have failed in code of the caller's."""
+        error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
             self._fail(error)
 

@@ -177,6 +177,34 @@ def test_a_view_that_fails_ends_the_run_with_its_error(clock: str, tmp_path: Pat
     assert names_in(tmp_path) == ["t.jsonl"]
 
 
+@pytest.mark.parametrize("clock", CLOCKS)
+@pytest.mark.parametrize("at", [1, 40, 97])
+def test_an_observer_that_fails_ends_the_run_with_its_error(at: int, clock: str, make_trace: MakeTrace) -> None:
+    trace = make_trace([make_row(0, 64, 90), make_row(0, 64, 7)])  # the last token is the 97th
+    seen = 0
+
+    def observe(row: int, signal: object, wall_ms: float) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == at:
+            raise ZeroDivisionError("the observer's own fault")
+
+    with virtual_time(), pytest.raises(ZeroDivisionError, match="own fault"):
+        replay(trace, {}, REALTIME, realtime=RealtimeOptions(clock=clock), observe=observe)
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_an_observer_hears_of_every_token(clock: str, make_trace: MakeTrace) -> None:
+    trace = make_trace([make_row(n, 64, 10 + 7 * n) for n in range(5)])
+    seen: list[tuple[int, int | None]] = []
+    with virtual_time():
+        replay(
+            trace, {}, REALTIME, realtime=RealtimeOptions(clock=clock),
+            observe=lambda row, signal, wall_ms: seen.append((row, signal.position)),
+        )  # fmt: skip
+    assert sorted(seen) == [(n, position) for n in range(5) for position in range(10 + 7 * n)]
+
+
 def test_views_tell_what_happens(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.jsonl", 100, 3)
     views: list[RealtimeView] = []
@@ -223,19 +251,21 @@ def test_a_running_loop_is_refused_before_anything_is_opened(tmp_path: Path) -> 
 @pytest.mark.parametrize("clock", CLOCKS)
 @pytest.mark.parametrize("turns", [(1, 2), (3, 30), (30, 31), (30, 32), (60, 61), (60, 65), (200, 201)])
 def test_the_second_ctrl_c_ends_at_once(turns: tuple[int, int], clock: str, tmp_path: Path) -> None:
-    """The first one's orderly end is under way, or the run is; nothing that looks whole is left."""
+    """The first one's orderly end is under way, or over; nothing that looks whole is left where it was not."""
     trace = write_trace(tmp_path / "t.jsonl", 40, 5)
     pace = Pace(interrupt_turn=turns[0], second_turn=turns[1])
-    realtime = RealtimeOptions(clock=clock)
-    ended_before = turns[1] - turns[0] > 3
-    with virtual_time(pace):
-        if ended_before:
-            result = replay(trace, {}, REALTIME, realtime=realtime, **outputs_in(tmp_path))
-            assert result.exit_code is ExitCode.INTERRUPTED
-        else:
-            with pytest.raises(KeyboardInterrupt):
-                replay(trace, {}, REALTIME, realtime=realtime, **outputs_in(tmp_path))
-            assert names_in(tmp_path) == ["t.jsonl"]
+    interrupted = False
+    try:
+        with virtual_time(pace):
+            result = replay(trace, {}, REALTIME, realtime=RealtimeOptions(clock=clock), **outputs_in(tmp_path))
+    except KeyboardInterrupt:
+        interrupted = True
+        assert names_in(tmp_path) == ["t.jsonl"]
+    else:
+        assert result.exit_code is ExitCode.INTERRUPTED
+        assert footer_of(tmp_path / "events.jsonl")["end"] == "interrupted"
+    if turns[1] == turns[0] + 1:
+        assert interrupted, "no end is orderly within one turn"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
