@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from mocker_replay._core.event_buffer import EventBuffer
 from mocker_replay._core.fleet import Handed
@@ -29,6 +29,7 @@ from mocker_replay.live.stream import RequestStream
 from mocker_replay.log.wall import WallRecorder
 from mocker_replay.replay.books import RunBooks, Stopped
 from mocker_replay.replay.interrupt import InterruptFlag
+from mocker_replay.replay.realtime_view import Views, Watch
 from mocker_replay.replay.sinks import Sinks
 from mocker_replay.replay.tap import Tap
 from mocker_replay.report.realtime import Punctuality
@@ -41,26 +42,8 @@ from mocker_replay.trace import TraceFacts, TraceSource
 # Modelled time 0 lies this far behind the start, so that starting up makes no row late.
 _HEAD_START_MS = 20.0
 _NAME_SEED = 0
-_WATCH_EVERY_MS = 250.0
 
 
-class RealtimeView(NamedTuple):
-    """What a live view shows of a run, a few times a second."""
-
-    wall_ms: float  # since modelled time 0
-    rows_arrived: int
-    rows_total: int
-    in_flight: int  # requests
-    running: int  # requests, all ranks
-    waiting: int  # requests, all ranks
-    active_blocks: int
-    total_blocks: int
-    arrivals_per_s: float  # over the last view's interval
-    max_lateness_ms: float  # of anything, so far
-    recent_lateness_ms: float  # the most since the last view
-
-
-Watch = Callable[[RealtimeView], None]
 Observe = Callable[[int, Signal, float], None]  # (row, what its client just read, measured time [ms])
 
 
@@ -257,6 +240,9 @@ class RealtimeRun(RunBooks):
                 client.cancel()
         if tasks := [*self._clients] + ([] if watcher is None else [watcher]):
             await asyncio.wait(tasks)
+        # A finaliser of an engine holds its machine's shell, which holds this run: neither would ever be collected.
+        self._engines.clear()
+        self._groups.clear()
 
     def _fail(self, error: Exception) -> None:
         """Something beside the engines failed: an output, a client, the caller's own view. The run ends with it."""
@@ -359,7 +345,9 @@ class RealtimeRun(RunBooks):
     def _start_watcher(self) -> asyncio.Task[None] | None:
         if self._watch is None:
             return None
-        watcher = asyncio.get_running_loop().create_task(self._watch_all(self._watch), name="view of a replay")
+        total_blocks = self.engine.num_gpu_blocks * self.engine.dp_size * self.options.num_workers
+        views = Views(self.facts.num_rows, total_blocks, self.punctuality, self.collector.gauges, self._wall_ms)
+        watcher = asyncio.get_running_loop().create_task(views.show(self._watch), name="view of a replay")
         watcher.add_done_callback(self._task_ended)
         return watcher
 
@@ -368,31 +356,6 @@ class RealtimeRun(RunBooks):
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
             self._fail(error)
-
-    async def _watch_all(self, watch: Watch) -> None:
-        """Show the run a few times a second."""
-        arrived_before, wall_before_ms = 0, 0.0
-        while True:
-            await asyncio.sleep(_WATCH_EVERY_MS / 1000.0)
-            wall_ms = max(self._wall_ms(), 0.0)
-            arrived = self.punctuality.num_arrived
-            gauges = self.collector.gauges().sum(axis=0).tolist()
-            watch(
-                RealtimeView(
-                    wall_ms=wall_ms,
-                    rows_arrived=arrived,
-                    rows_total=self.facts.num_rows,
-                    in_flight=self.punctuality.in_flight.now,
-                    running=gauges[2],
-                    waiting=gauges[3],
-                    active_blocks=gauges[0],
-                    total_blocks=self.engine.num_gpu_blocks * self.engine.dp_size * self.options.num_workers,
-                    arrivals_per_s=(arrived - arrived_before) * 1000.0 / max(wall_ms - wall_before_ms, 1e-9),
-                    max_lateness_ms=self.punctuality.max_lateness_ms,
-                    recent_lateness_ms=self.punctuality.take_recent_ms(),
-                )
-            )
-            arrived_before, wall_before_ms = arrived, wall_ms
 
     def _wall_ms(self) -> float:
         """Wall time since modelled time 0 [ms]; negative during the head start."""

@@ -29,7 +29,7 @@ from mocker_replay.log.reader import EventLogReader
 from mocker_replay.log.wall import bare_lines
 from mocker_replay.outputs import Output
 from mocker_replay.replay import replay
-from mocker_replay.replay.realtime import RealtimeView
+from mocker_replay.replay.realtime_view import RealtimeView
 from mocker_replay.replay.rerun import rerun
 from tests.conftest import MakeTrace, make_row
 from tests.sim.test_run_faults import FailsAt, OutOfRangeAt, write_trace
