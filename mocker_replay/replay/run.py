@@ -20,7 +20,8 @@ from mocker_replay.replay.sinks import Sinks
 from mocker_replay.trace import TraceSource, open_trace
 
 if TYPE_CHECKING:
-    from mocker_replay.replay.realtime import Observe, Watch
+    from mocker_replay.replay.realtime import Observe
+    from mocker_replay.replay.realtime_view import Watch
 
 # Far beyond any fleet; each rank costs memory before the first request.
 _MAX_RANKS = 65_536
@@ -108,7 +109,21 @@ def _realtime_options(options: ReplayOptions, given: RealtimeOptions | None, tel
     realtime.validate()
     if telemetry is not None and telemetry is not False:
         raise UsageError("telemetry is not built for mode realtime; an accelerated run gives the samples")
+    _require_no_running_loop()
     return realtime
+
+
+def _require_no_running_loop() -> None:
+    import asyncio
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise UsageError(
+        "a realtime replay runs an event loop of its own; from a running one call it in a thread: "
+        "await asyncio.to_thread(replay, ...)"
+    )
 
 
 def _open(trace: str | os.PathLike[str] | TraceSource, options: ReplayOptions) -> TraceSource:

@@ -6,143 +6,23 @@ All on the controllable clock, so that nothing waits and a failing run fails aga
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from mocker_replay._core.log_encoder import LEVELS
-from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions, TimingModel
-from mocker_replay.log.wall import bare_lines, read_wall
-from mocker_replay.replay import ReplayResult, replay
+from mocker_replay.config import RealtimeOptions
+from mocker_replay.log.wall import read_wall
 from mocker_replay.replay.rerun import rerun
-from mocker_replay.report.summary import without_wall_clock
-from tests.property.workloads import patience_ms, prompts, times_ms
-from tests.support.realtime_replay import PUNCTUAL, Pace, virtual_time
+from tests.property.replays import NOMINAL, Case, cases, conserves, measured, paces, run
+from tests.support.realtime_replay import Pace
 
-many = settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+many = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
-TRACE_BLOCK_SIZE = 3  # no multiple of most block sizes
-NOMINAL = RealtimeOptions(clock="nominal")
-
-# Pass times that meet arrivals (multiples of 0.5) often, passes of no length, and times that never meet.
-timings = st.tuples(st.sampled_from([0.0, 1.0, 2.5, 10.0]), st.sampled_from([0.0, 0.5, 1.0])).map(
-    lambda pair: TimingModel("fixed", *pair)
-) | st.just(TimingModel())
-# A clock that stands still while code runs, and one by which every reading costs time; both may be late.
-late_ms = st.sampled_from([(0.0,), (0.0, 0.0, 0.25, 3.0), (0.0, 7.0, 40.0), (500.0,)])
-step_ms = st.sampled_from([(0.0,), (0.0, 0.0, 0.001), (0.0, 0.0, 0.0, 0.0, 5.0)])
-paces = st.builds(Pace, st.integers(0, 2**32), late_ms, step_ms)
-
-
-@dataclass
-class Case:
-    config: EngineConfig
-    options: ReplayOptions
-    rows: list[dict[str, Any]]
-    level: str
-
-
-@st.composite
-def configs(draw: st.DrawFn) -> EngineConfig:
-    """Small pools and budgets, so that everything runs short."""
-    rates = draw(st.sampled_from([(), (), (), (1.0,), (0.7, 0.3), (0.5, 0.0, 1.0)]))
-    chunked = draw(st.sampled_from([True, True, True, False]))
-    return EngineConfig(
-        num_gpu_blocks=draw(st.integers(3, 14)),
-        block_size=draw(st.integers(2, 6)),
-        max_model_len=draw(st.sampled_from([None, None, 12, 30])),
-        max_num_seqs=draw(st.sampled_from([1, 2, 4, None])),
-        max_num_batched_tokens=draw(st.sampled_from([8, 20, None])) if chunked else None,
-        prefill_schedule_interval=draw(st.sampled_from([1, 1, 3])),
-        enable_prefix_caching=draw(st.sampled_from([True, True, False])),
-        enable_chunked_prefill=chunked,
-        preemption_mode=draw(st.sampled_from(["lifo", "fifo"])),
-        aic_nextn=len(rates) or None,
-        aic_nextn_accept_rates=rates,
-        timing_model=draw(timings),
-        dp_size=draw(st.sampled_from([1, 1, 2])),
-        num_gpu_blocks_is_explicit=True,
-    )
-
-
-@st.composite
-def traces(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Sessions of one to three turns in the order of a file, some clients impatient, some requests named."""
-    rows = []
-    for session, at_ms in enumerate(draw(st.lists(times_ms, min_size=1, max_size=14))):
-        turns = draw(st.sampled_from([1, 1, 1, 2, 3]))
-        named = turns > 1 or draw(st.booleans())
-        for turn in range(turns):
-            n_in, n_out, hash_ids = draw(prompts(TRACE_BLOCK_SIZE))
-            row: dict[str, Any] = {"input_length": n_in, "output_length": n_out, "hash_ids": hash_ids}
-            if turn == 0:
-                row["timestamp"] = at_ms
-            else:
-                row["delay"] = draw(st.sampled_from([0.0, 0.5, 4.0]))
-            if named:
-                row["session_id"] = f"session {session}"
-            if (patience := draw(patience_ms)) < math.inf:
-                row["cancel_after_ms"] = patience
-            if draw(st.integers(0, 3)) == 0:
-                row["request_id"] = draw(st.sampled_from(["one of two", 'a "name","wall":{']))
-            rows.append(row)
-    return rows
-
-
-@st.composite
-def cases(draw: st.DrawFn) -> Case:
-    router_mode = draw(st.sampled_from(["round_robin", "kv_router"]))
-    options = ReplayOptions(
-        num_workers=draw(st.integers(1, 3)),
-        router_mode=router_mode,
-        kv_event_lag_ms=draw(st.sampled_from([None, 0.0, 6.0])) if router_mode == "kv_router" else None,
-        replay_concurrency=draw(st.sampled_from([None, None, None, 1, 3])),
-        arrival_speedup_ratio=draw(st.sampled_from([1.0, 1.0, 0.3])),
-        trace_block_size=TRACE_BLOCK_SIZE,
-        max_sim_time_ms=draw(st.sampled_from([None, None, None, 0.0, 11.0, 40.25])),
-    )
-    return Case(draw(configs()), options, draw(traces()), draw(st.sampled_from(LEVELS)))
-
-
-@dataclass
-class Outputs:
-    """All a run gives."""
-
-    result: ReplayResult
-    log: bytes
-    requests: bytes
-    summary: dict[str, Any]
-
-    def bare(self) -> dict[str, Any]:
-        """All of it that no clock has a say in."""
-        summary = without_wall_clock(self.summary)
-        summary.pop("realtime", None)
-        return {
-            "log": bare_lines(self.log),
-            "requests": self.requests,
-            "summary": summary,
-            "exit_code": self.result.exit_code,
-        }
-
-
-def run(case: Case, folder: Path, realtime: RealtimeOptions | None = None, pace: Pace = PUNCTUAL) -> Outputs:
-    """One run of a case, accelerated without `realtime`."""
-    trace = folder / "trace.jsonl"
-    trace.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in case.rows))
-    mode = "accelerated" if realtime is None else "realtime"
-    names = {"events": folder / "events.jsonl", "requests": folder / "requests.jsonl", "summary": folder / "s.json"}
-    options = dataclasses.replace(case.options, mode=mode)
-    with virtual_time(pace):
-        result = replay(trace, case.config, options, event_level=case.level, realtime=realtime, **names)
-    log, requests, summary = (path.read_bytes() for path in names.values())
-    return Outputs(result, log, requests, orjson.loads(summary))
+HEAD_START_NS = 20_000_000  # of a run, before modelled time 0
 
 
 @given(cases(), paces)
@@ -150,8 +30,84 @@ def run(case: Case, folder: Path, realtime: RealtimeOptions | None = None, pace:
 def test_the_nominal_clock_gives_the_accelerated_run(case: Case, pace: Pace) -> None:
     with tempfile.TemporaryDirectory() as name:
         accelerated = run(case, Path(name)).bare()
-        for lateness in (PUNCTUAL, pace):
+        for lateness in (None, pace):
             outputs = run(case, Path(name), NOMINAL, lateness)
             assert outputs.bare() == accelerated
             again = rerun(Path(name) / "events.jsonl")
             assert again.difference is None, again.difference
+
+
+# -- the measured clock -------------------------------------------------------------------------------
+
+
+@given(cases(), paces, measured)
+@many
+def test_a_measured_run_runs_again_and_tells_how_late_it_was(case: Case, pace: Pace, realtime: RealtimeOptions) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        outputs = run(case, Path(name), realtime, pace)
+        again = rerun(Path(name) / "events.jsonl")
+        assert again.difference is None, again.difference
+    seen = Seen(outputs.log)
+    conserves(seen.footer, outputs)
+    if case.options.max_sim_time_ms is None:
+        assert seen.footer["arrived"] == len(case.rows)
+    told = outputs.summary["realtime"]
+    is_told(told["arrival_lateness"], seen.arrival_lateness_ms)
+    if case.level != "requests":
+        is_told(told["pass_end_lateness"], seen.pass_end_lateness_ms)
+    assert seen.readings_ms == sorted(seen.readings_ms)
+    origin_ns = pace.readings_ns[0] + HEAD_START_NS
+    read_ms = {max(ns - origin_ns, 0) / 1e6 for ns in pace.readings_ns}
+    assert {*seen.readings_ms, *seen.walls_ms} <= read_ms
+
+
+class Seen:
+    """What a measured log tells about the clock."""
+
+    def __init__(self, log: bytes) -> None:
+        self.arrival_lateness_ms: list[float] = []
+        self.pass_end_lateness_ms: list[float] = []
+        self.readings_ms: list[float] = []  # of all steps, in order
+        self.walls_ms: list[float] = []  # of all lines, in order
+        self._pass_ends_ms: dict[int, float] = {}  # by worker: of the pass in flight
+        _, *lines, footer = log.splitlines()
+        for line in lines:
+            self._take(*read_wall(line))
+        bare, wall = read_wall(footer)
+        self._take(bare, wall)
+        self.footer = orjson.loads(bare)
+
+    def _take(self, bare: bytes, wall: dict[str, Any] | None) -> None:
+        event = orjson.loads(bare)
+        if wall is not None:
+            self.walls_ms.append(wall["ms"])
+            for worker, stimulus, reading_ms, *_ in wall.get("steps", ()):
+                self.readings_ms.append(reading_ms)
+                if stimulus == "pass_timer" and worker in self._pass_ends_ms:
+                    self.pass_end_lateness_ms.append(reading_ms - self._pass_ends_ms.pop(worker))
+        if event["event"] == "arrival":
+            assert wall is not None
+            assert event["t_ms"] >= wall["planned_ms"]
+            self.arrival_lateness_ms.append(wall["ms"] - wall["planned_ms"])
+        elif event["event"] == "pass_start":
+            self._pass_ends_ms[event["worker"]] = event["end_ms"]
+
+
+def is_told(told: dict[str, Any] | None, late_ms: list[float]) -> None:
+    """The summary's figures are those of this list."""
+    if not late_ms:
+        assert told is None
+        return
+    assert told is not None
+    ordered = sorted(late_ms)
+    assert ordered[0] >= 0.0, "nothing comes early"
+    assert told["count"] == len(ordered) == sum(bar["count"] for bar in told["histogram"])
+    assert told["max_ms"] == ordered[-1]
+    for name, share in (("p50_ms", 0.50), ("p99_ms", 0.99)):
+        assert told[name] == ordered[math.ceil(share * len(ordered)) - 1]
+    assert math.isclose(told["mean_ms"], math.fsum(ordered) / len(ordered), abs_tol=1e-12)
+    below = 0.0
+    for bar in told["histogram"]:
+        upper = math.inf if bar["le_ms"] is None else bar["le_ms"]
+        assert bar["count"] == sum(below < late <= upper for late in ordered) + (below == 0.0) * ordered.count(0.0)
+        below = upper

@@ -1,4 +1,4 @@
-"""The soak of the live boundary in small, on the virtual clock: thousands of clients that leave in every way there is."""
+"""The soak of the live boundary in small, on the virtual clock: thousands of clients, leaving in every way."""
 
 from __future__ import annotations
 
