@@ -29,7 +29,9 @@ async def consume(scene: Scene, seen: list[tuple[object, float]]) -> None:
                 await event.boundary.finish()
 
 
-def directed(clock: VirtualClock, pass_ms: float = 10.0) -> tuple[Scene, asyncio.Task[None], list[tuple[object, float]]]:
+def directed(
+    clock: VirtualClock, pass_ms: float = 10.0
+) -> tuple[Scene, asyncio.Task[None], list[tuple[object, float]]]:
     scene = Scene(clock, pass_ms, readings=Directed())
     seen: list[tuple[object, float]] = []
     return scene, asyncio.create_task(consume(scene, seen), name="consumer"), seen
