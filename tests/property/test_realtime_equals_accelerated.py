@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ def test_the_nominal_clock_gives_the_accelerated_run(case: Case, pace: Pace) -> 
             outputs = run(case, Path(name), NOMINAL, lateness)
             assert outputs.bare() == accelerated
             tells_how_late_it_was(case, outputs)
+            names_its_rows(case, outputs.log)
             again = rerun(Path(name) / "events.jsonl")
             assert again.difference is None, again.difference
 
@@ -52,11 +54,12 @@ def test_a_measured_run_runs_again_and_tells_how_late_it_was(case: Case, pace: P
     conserves(seen.footer, outputs)
     if case.options.max_sim_time_ms is None:
         assert seen.footer["arrived"] == len(case.rows)
+        assert seen.num_events["pass_start"] == seen.num_events["pass_end"], "a pass that began is waited for"
     tells_how_late_it_was(case, outputs)
     assert seen.readings_ms == sorted(seen.readings_ms)
     origin_ns = pace.readings_ns[0] + HEAD_START_NS
     read_ms = {max(ns - origin_ns, 0) / 1e6 for ns in pace.readings_ns}
-    assert {*seen.readings_ms, *seen.walls_ms} <= read_ms
+    assert {*seen.readings_ms, *seen.walls_ms, *seen.arrivals_ms} <= read_ms
     assert all(wall["steps"][-1][2] == wall["ms"] for wall in seen.published), "a line is made when its step is taken"
 
 
@@ -68,6 +71,8 @@ class Seen:
         self.pass_end_lateness_ms: list[float] = []
         self.readings_ms: list[float] = []  # of all steps, in order
         self.walls_ms: list[float] = []  # of all lines, in order
+        self.arrivals_ms: list[float] = []
+        self.num_events: Counter[str] = Counter()
         self.published: list[dict[str, Any]] = []  # the wall keys of lines that a step published
         _, *lines, footer = log.splitlines()
         for line in lines:
@@ -78,6 +83,7 @@ class Seen:
 
     def _take(self, bare: bytes, wall: dict[str, Any] | None) -> None:
         event = orjson.loads(bare)
+        self.num_events[event["event"]] += 1
         if wall is not None:
             self.walls_ms.append(wall["ms"])
             self.readings_ms += [step[2] for step in wall.get("steps", ())]
@@ -85,11 +91,21 @@ class Seen:
                 self.published.append(wall)
         if event["event"] == "arrival":
             assert wall is not None
-            assert event["t_ms"] >= wall["planned_ms"]
+            assert wall["planned_ms"] <= event["t_ms"] <= wall["ms"]
+            self.arrivals_ms.append(event["t_ms"])
             self.arrival_lateness_ms.append(wall["ms"] - wall["planned_ms"])
         elif event["event"] == "pass_end":
             assert wall is not None
             self.pass_end_lateness_ms.append(wall["ms"] - event["t_ms"])
+
+
+def names_its_rows(case: Case, log: bytes) -> None:
+    """Requests are called as their rows say, however few rows were read at a time."""
+    for line in log.splitlines():
+        event = orjson.loads(line)
+        if event["event"] == "arrival":
+            row = event.get("row", event["request"].removeprefix("r"))
+            assert event["request"] == case.rows[int(row)].get("request_id", f"r{row}")
 
 
 def tells_how_late_it_was(case: Case, outputs: Outputs) -> None:
