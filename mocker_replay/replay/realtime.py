@@ -95,6 +95,7 @@ class RealtimeRun(RunBooks):
         self._origin_ns = clock.now_ns() + ns_from_ms(_HEAD_START_MS)
         self._alarm = Alarm(clock, self._origin_ns)
         interrupt.on_raise = lambda: loop.call_soon_threadsafe(self._alarm.ring)
+        loop.set_exception_handler(_tell_unless_interrupted)
         watcher: asyncio.Task[None] | None = None
         try:
             self._start_engines()
@@ -362,3 +363,9 @@ class RealtimeRun(RunBooks):
     def _wall_ms(self) -> float:
         """Wall time since modelled time 0 [ms]; negative during the head start."""
         return ms_from_ns(self._clock.now_ns() - self._origin_ns)
+
+
+def _tell_unless_interrupted(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """The second Ctrl-C ends whatever task it finds; that is wanted, and the caller hears of it anyway."""
+    if not isinstance(context.get("exception"), KeyboardInterrupt):
+        loop.default_exception_handler(context)
