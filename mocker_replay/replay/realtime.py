@@ -35,6 +35,7 @@ from mocker_replay.replay.tap import Tap
 from mocker_replay.report.realtime import Punctuality
 from mocker_replay.shells.alarm import Alarm
 from mocker_replay.shells.clock import Clock, MonotonicClock, ms_from_ns, ns_from_ms
+from mocker_replay.shells.quiet import quiet
 from mocker_replay.shells.readings import Directed, Measured
 from mocker_replay.shells.tokens import CancelToken
 from mocker_replay.trace import TraceFacts, TraceSource
@@ -86,7 +87,8 @@ class RealtimeRun(RunBooks):
     def loop(self, interrupt: InterruptFlag) -> bool:
         loop = asyncio.new_event_loop()
         try:
-            return loop.run_until_complete(self.live(interrupt, self._clock))
+            with quiet():
+                return loop.run_until_complete(self.live(interrupt, self._clock))
         except KeyboardInterrupt:
             for group in self._groups:
                 group.token.cancel()
