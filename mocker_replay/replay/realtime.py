@@ -7,9 +7,10 @@ fleet's, the modelled time is the machines'. Source: replay through the driver, 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from mocker_replay._core.event_buffer import EventBuffer
 from mocker_replay._core.fleet import Handed
@@ -27,12 +28,14 @@ from mocker_replay.live.request import GenerateRequest, Prompt, Signal
 from mocker_replay.live.stream import RequestStream
 from mocker_replay.log.wall import WallRecorder
 from mocker_replay.replay.books import RunBooks, Stopped
-from mocker_replay.replay.interrupt import InterruptFlag
+from mocker_replay.replay.interrupt import InterruptFlag, abandon
+from mocker_replay.replay.realtime_view import Views, Watch
 from mocker_replay.replay.sinks import Sinks
 from mocker_replay.replay.tap import Tap
 from mocker_replay.report.realtime import Punctuality
 from mocker_replay.shells.alarm import Alarm
 from mocker_replay.shells.clock import Clock, MonotonicClock, ms_from_ns, ns_from_ms
+from mocker_replay.shells.quiet import quiet
 from mocker_replay.shells.readings import Directed, Measured
 from mocker_replay.shells.tokens import CancelToken
 from mocker_replay.trace import TraceFacts, TraceSource
@@ -40,26 +43,8 @@ from mocker_replay.trace import TraceFacts, TraceSource
 # Modelled time 0 lies this far behind the start, so that starting up makes no row late.
 _HEAD_START_MS = 20.0
 _NAME_SEED = 0
-_WATCH_EVERY_MS = 250.0
 
 
-class RealtimeView(NamedTuple):
-    """What a live view shows of a run, a few times a second."""
-
-    wall_ms: float  # since modelled time 0
-    rows_arrived: int
-    rows_total: int
-    in_flight: int  # requests
-    running: int  # requests, all ranks
-    waiting: int  # requests, all ranks
-    active_blocks: int
-    total_blocks: int
-    arrivals_per_s: float  # over the last view's interval
-    max_lateness_ms: float  # of anything, so far
-    recent_lateness_ms: float  # the most since the last view
-
-
-Watch = Callable[[RealtimeView], None]
 Observe = Callable[[int, Signal, float], None]  # (row, what its client just read, measured time [ms])
 
 
@@ -100,7 +85,18 @@ class RealtimeRun(RunBooks):
     # -- the run ------------------------------------------------------------------------------------
 
     def loop(self, interrupt: InterruptFlag) -> bool:
-        return asyncio.run(self.live(interrupt, self._clock))
+        loop = asyncio.new_event_loop()
+        try:
+            with quiet():
+                return loop.run_until_complete(self.live(interrupt, self._clock))
+        except KeyboardInterrupt:
+            for group in self._groups:
+                group.token.cancel()
+            self._forget_engines()
+            abandon(loop)
+            raise
+        finally:
+            loop.close()
 
     async def live(self, interrupt: InterruptFlag, clock: Clock) -> bool:
         """What `loop` does, in the running loop and by a clock of the caller's choice."""
@@ -109,23 +105,28 @@ class RealtimeRun(RunBooks):
         self._origin_ns = clock.now_ns() + ns_from_ms(_HEAD_START_MS)
         self._alarm = Alarm(clock, self._origin_ns)
         interrupt.on_raise = lambda: loop.call_soon_threadsafe(self._alarm.ring)
+        loop.set_exception_handler(_tell_unless_interrupted)
         watcher: asyncio.Task[None] | None = None
         try:
             self._start_engines()
             watcher = self._start_watcher()
-            return await self._until_over(interrupt)
+            complete = await self._until_over(interrupt)
         finally:
             interrupt.on_raise = None
             self._end_wall_ms = max(self._wall_ms(), 0.0)
             self._alarm.close()
             self._tap.close()
             await self._shut_down(watcher)
+        if self._failure is not None:  # a client's last words
+            raise self._failure
+        return complete
 
     def _start_engines(self) -> None:
         """A live engine over the machine of each worker; all steps of all machines are seen by one tap."""
         rank = RankConfig(output_buffering=self.realtime.output_buffering, allow_zero_output=True)
         for worker, machine in enumerate(self.fleet.machines):
             group = Group(CancelToken(), self.facts.trace_block_size)
+            group.log_level = logging.DEBUG  # the run tells of it
             group.token.on_cancel(self._alarm.ring)
             around = Attachments(
                 clock=self._clock,
@@ -244,12 +245,20 @@ class RealtimeRun(RunBooks):
             except LiveError:
                 # Why an engine stopped is known from its machine.
                 continue
-        # A reader may be slow; what it has not read by now is of no interest.
-        tasks = [*self._clients] if watcher is None else [*self._clients, watcher]
-        for task in tasks:
-            task.cancel()
-        if tasks:
+        if watcher is not None:
+            watcher.cancel()
+        if self.realtime.reader_delay_ms:
+            # Who reads slowly may have an hour's worth of tokens; what is unread by now is of no interest.
+            for client in self._clients:
+                client.cancel()
+        if tasks := [*self._clients] + ([] if watcher is None else [watcher]):
             await asyncio.wait(tasks)
+        self._forget_engines()
+
+    def _forget_engines(self) -> None:
+        """A finaliser of an engine holds its machine's shell, which holds this run: none would ever be collected."""
+        self._engines.clear()
+        self._groups.clear()
 
     def _fail(self, error: Exception) -> None:
         """Something beside the engines failed: an output, a client, the caller's own view. The run ends with it."""
@@ -277,6 +286,7 @@ class RealtimeRun(RunBooks):
         client = asyncio.get_running_loop().create_task(self._read(handed.request, stream, submission))
         self._clients.add(client)
         client.add_done_callback(self._clients.discard)
+        client.add_done_callback(self._task_ended)
 
     def _submit(self, rank: Rank, handed: Handed) -> tuple[RequestStream, Submission]:
         name = self.sinks.name_of(handed.request)
@@ -298,9 +308,6 @@ class RealtimeRun(RunBooks):
             try:
                 await submission.wait()
             except NotRunning:
-                return
-            except LiveError as exc:
-                self._fail(exc)
                 return
             if self.realtime.output_buffering == "full" and not delay_s and self._observe is None:
                 # Whether tokens are read one by one cannot be told apart, and costs a turn of the loop each.
@@ -354,40 +361,24 @@ class RealtimeRun(RunBooks):
     def _start_watcher(self) -> asyncio.Task[None] | None:
         if self._watch is None:
             return None
-        watcher = asyncio.get_running_loop().create_task(self._watch_all(self._watch), name="view of a replay")
-        watcher.add_done_callback(self._watcher_ended)
+        total_blocks = self.engine.num_gpu_blocks * self.engine.dp_size * self.options.num_workers
+        views = Views(self.facts.num_rows, total_blocks, self.punctuality, self.collector.gauges, self._wall_ms)
+        watcher = asyncio.get_running_loop().create_task(views.show(self._watch), name="view of a replay")
+        watcher.add_done_callback(self._task_ended)
         return watcher
 
-    def _watcher_ended(self, watcher: asyncio.Task[None]) -> None:
-        error = None if watcher.cancelled() else watcher.exception()
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """A client or the view, which may have failed in code of the caller's."""
+        error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
             self._fail(error)
-
-    async def _watch_all(self, watch: Watch) -> None:
-        """Show the run a few times a second."""
-        arrived_before, wall_before_ms = 0, 0.0
-        while True:
-            await asyncio.sleep(_WATCH_EVERY_MS / 1000.0)
-            wall_ms = max(self._wall_ms(), 0.0)
-            arrived = self.punctuality.num_arrived
-            gauges = self.collector.gauges().sum(axis=0).tolist()
-            watch(
-                RealtimeView(
-                    wall_ms=wall_ms,
-                    rows_arrived=arrived,
-                    rows_total=self.facts.num_rows,
-                    in_flight=self.punctuality.in_flight.now,
-                    running=gauges[2],
-                    waiting=gauges[3],
-                    active_blocks=gauges[0],
-                    total_blocks=self.engine.num_gpu_blocks * self.engine.dp_size * self.options.num_workers,
-                    arrivals_per_s=(arrived - arrived_before) * 1000.0 / max(wall_ms - wall_before_ms, 1e-9),
-                    max_lateness_ms=self.punctuality.max_lateness_ms,
-                    recent_lateness_ms=self.punctuality.take_recent_ms(),
-                )
-            )
-            arrived_before, wall_before_ms = arrived, wall_ms
 
     def _wall_ms(self) -> float:
         """Wall time since modelled time 0 [ms]; negative during the head start."""
         return ms_from_ns(self._clock.now_ns() - self._origin_ns)
+
+
+def _tell_unless_interrupted(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """The second Ctrl-C ends whatever task it finds; that is wanted, and the caller hears of it anyway."""
+    if not isinstance(context.get("exception"), KeyboardInterrupt):
+        loop.default_exception_handler(context)

@@ -20,7 +20,8 @@ from mocker_replay.replay.sinks import Sinks
 from mocker_replay.trace import TraceSource, open_trace
 
 if TYPE_CHECKING:
-    from mocker_replay.replay.realtime import Observe, Watch
+    from mocker_replay.replay.realtime import Observe
+    from mocker_replay.replay.realtime_view import Watch
 
 # Far beyond any fleet; each rank costs memory before the first request.
 _MAX_RANKS = 65_536

@@ -1,7 +1,7 @@
-"""Guarantee B on the real clock: a minute of a public trace at its own pace while the machine is busy with other things.
+"""Guarantee B on the real clock: a minute of a public trace at its own pace, on a machine that is busy otherwise.
 
-The nominal clock gives the accelerated log whatever happens; the measured clock, beside it at the same time, gives a log
-that runs again. How late either of them was decides nothing.
+The nominal clock gives the accelerated log whatever happens; the measured clock, beside it at the same time, gives a
+log that runs again. How late either of them was decides nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def minute(shared_traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def start(trace: Path, name: str, *flags: str) -> subprocess.Popen[bytes]:
     """A run that writes all its outputs beside the trace."""
     outputs = {"events": "jsonl", "requests": "requests", "summary": "json"}
-    argv = [part for flag, suffix in outputs.items() for part in (f"--{flag}", str(trace.with_name(f"{name}.{suffix}")))]
+    argv = [
+        part for flag, suffix in outputs.items() for part in (f"--{flag}", str(trace.with_name(f"{name}.{suffix}")))
+    ]
     command = [sys.executable, "-m", "mocker_replay", "run", str(trace), "--quiet", "--event-level", "kv"]
     return subprocess.Popen([*command, *argv, *flags], env=ENV)
 

@@ -33,6 +33,7 @@ class Pace:
     late_ms: tuple[float, ...] = (0.0,)
     step_ms: tuple[float, ...] = (0.0,)
     interrupt_turn: int | None = None  # turn of the loop, from the first one on, in which Ctrl-C comes
+    second_turn: int | None = None  # and comes once more
     rng: random.Random = field(init=False)
     readings_ns: list[int] = field(init=False, default_factory=list)  # all the clock gave
     num_turns: int = field(init=False, default=0)  # that the run took
@@ -66,8 +67,9 @@ class PacedClock:
     async def run(self, run: VirtualRun, interrupt: InterruptFlag) -> bool:
         loop = self._clock.loop
         first_turn = loop.num_turns
-        if self._pace.interrupt_turn is not None:
-            loop.in_turn(first_turn + self._pace.interrupt_turn, lambda: press_ctrl_c(interrupt))
+        for turn in (self._pace.interrupt_turn, self._pace.second_turn):
+            if turn is not None:
+                loop.in_turn(first_turn + turn, lambda: press_ctrl_c(interrupt))
         future = loop.create_task(run.live(interrupt, self), name="the replay")
         while True:
             await self._clock.settle()
