@@ -28,7 +28,7 @@ from mocker_replay.live.request import GenerateRequest, Prompt, Signal
 from mocker_replay.live.stream import RequestStream
 from mocker_replay.log.wall import WallRecorder
 from mocker_replay.replay.books import RunBooks, Stopped
-from mocker_replay.replay.interrupt import InterruptFlag
+from mocker_replay.replay.interrupt import InterruptFlag, abandon
 from mocker_replay.replay.realtime_view import Views, Watch
 from mocker_replay.replay.sinks import Sinks
 from mocker_replay.replay.tap import Tap
@@ -85,8 +85,18 @@ class RealtimeRun(RunBooks):
     # -- the run ------------------------------------------------------------------------------------
 
     def loop(self, interrupt: InterruptFlag) -> bool:
-        with quiet():
-            return asyncio.run(self.live(interrupt, self._clock))
+        loop = asyncio.new_event_loop()
+        try:
+            with quiet():
+                return loop.run_until_complete(self.live(interrupt, self._clock))
+        except KeyboardInterrupt:
+            for group in self._groups:
+                group.token.cancel()
+            self._forget_engines()
+            abandon(loop)
+            raise
+        finally:
+            loop.close()
 
     async def live(self, interrupt: InterruptFlag, clock: Clock) -> bool:
         """What `loop` does, in the running loop and by a clock of the caller's choice."""
@@ -243,7 +253,10 @@ class RealtimeRun(RunBooks):
                 client.cancel()
         if tasks := [*self._clients] + ([] if watcher is None else [watcher]):
             await asyncio.wait(tasks)
-        # A finaliser of an engine holds its machine's shell, which holds this run: neither would ever be collected.
+        self._forget_engines()
+
+    def _forget_engines(self) -> None:
+        """A finaliser of an engine holds its machine's shell, which holds this run: none would ever be collected."""
         self._engines.clear()
         self._groups.clear()
 
