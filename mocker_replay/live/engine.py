@@ -57,8 +57,7 @@ class LiveEngine:
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
-        loop = asyncio.get_running_loop()
-        self._finalizer = weakref.finalize(self, call_on, loop, rank.release)
+        self._finalizer = weakref.finalize(self, call_on, rank.loop, rank.release)
         self._finalizer.atexit = False
 
     # -- starting -----------------------------------------------------------------------------------
@@ -212,6 +211,7 @@ class LiveEngine:
         Raises:
             LiveError: the scheduler did not take it.
         """
+        self._rank.require_loop()
         route = self._rank.routes.by_client(client_id)
         if route is None:
             return False
@@ -221,6 +221,7 @@ class LiveEngine:
 
     @property
     def dp_rank(self) -> int:
+        """Number of this rank in its engine, from 0."""
         return self._rank.dp_rank
 
     @property
@@ -252,11 +253,7 @@ class LiveEngine:
         Raises:
             LiveError: the first thing that went wrong, or requests that were left behind.
         """
-        rank = self._rank
-        rank.group.token.cancel()
-        rank.token.cancel()
-        rank.routes.close_all()
-        await rank.shut_down()
+        await self._rank.shut_down()
 
     async def __aenter__(self) -> LiveEngine:
         return self

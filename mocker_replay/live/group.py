@@ -60,6 +60,7 @@ class Group:
 
     @property
     def driver(self) -> Driver:
+        """The driver of all ranks."""
         assert self._driver is not None, "started"
         return self._driver
 

@@ -33,6 +33,7 @@ class EngineMetrics(NamedTuple):
 
     @property
     def idle(self) -> bool:
+        """No request is running or waiting."""
         return self.running == 0 and self.waiting == 0
 
     def latched(self, before: EngineMetrics) -> EngineMetrics:

@@ -112,18 +112,20 @@ class Rank:
         self.preemptions = 0  # since the start
         self._dispatcher: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[str | None] | None = None
+        self.loop = asyncio.get_running_loop()  # the one it belongs to
         self.token.on_cancel(self._stopped)
 
     def start(self) -> None:
         """Start the dispatcher."""
-        loop = asyncio.get_running_loop()
-        self._dispatcher = loop.create_task(self._supervise(), name=f"event dispatcher of rank {self.dp_rank}")
+        self._dispatcher = self.loop.create_task(self._supervise(), name=f"event dispatcher of rank {self.dp_rank}")
 
     @property
     def running(self) -> bool:
+        """Requests are taken."""
         return not self.token.cancelled
 
     def not_running(self) -> NotRunning | None:
+        """The error to raise when the rank has stopped."""
         return None if self.running else NotRunning("the engine is not running")
 
     # -- requests -----------------------------------------------------------------------------------
@@ -132,6 +134,7 @@ class Rank:
         self, request: GenerateRequest, *, scheduler_id: int | None = None, prompt: Prompt | None = None
     ) -> tuple[Registration, RequestStream]:
         """Register a request; see `LiveEngine.prepare`. A replay names the request and knows its blocks."""
+        self.require_loop()
         if (error := self.not_running()) is not None:
             raise error
         output_tokens = checked_count(request.effective_output_tokens, "max_output_tokens", 0)
@@ -186,6 +189,8 @@ class Rank:
         )
 
     def cancel_route(self, route: Route, *, explicit: bool = True) -> Cancellation:
+        """End the stream at once and ask the scheduler; `explicit` as in `Cancellation`."""
+        self.require_loop()
         return start_cancellation(self, route, explicit=explicit)
 
     def drop_stream(self, route: Route) -> None:
@@ -194,6 +199,7 @@ class Rank:
             self.cancel_route(route, explicit=False)
 
     def close_route(self, route: Route) -> None:
+        """End the stream and forget the route; the scheduler is not asked."""
         route.shutdown()
         self.routes.remove(route)
 
@@ -206,6 +212,15 @@ class Rank:
             self.token.cancel()
             self.group.released()
 
+    def require_loop(self) -> None:
+        """Raises LiveError: this is not the loop the engine was started in."""
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is not self.loop:
+            raise LiveError("an engine is used in the loop it was started in; see asyncio.run_coroutine_threadsafe")
+
     def _stopped(self) -> None:
         self.routes.close_all()
 
@@ -217,10 +232,14 @@ class Rank:
         """Until everything of this rank and its group has ended; see `LiveEngine.shutdown`.
 
         Raises:
-            LiveError: the first thing that went wrong, the same for every caller.
+            LiveError: the first thing that went wrong, the same for every caller; or called in another loop.
         """
+        self.require_loop()
+        self.group.token.cancel()
+        self.token.cancel()
+        self.routes.close_all()
         if self._ending is None:
-            self._ending = asyncio.get_running_loop().create_task(self._end(), name="shutdown of a live engine")
+            self._ending = self.loop.create_task(self._end(), name="shutdown of a live engine")
         error = await asyncio.shield(self._ending)
         if error is not None:
             raise LiveError(error)

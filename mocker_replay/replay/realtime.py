@@ -35,6 +35,7 @@ from mocker_replay.replay.tap import Tap
 from mocker_replay.report.realtime import Punctuality
 from mocker_replay.shells.alarm import Alarm
 from mocker_replay.shells.clock import Clock, MonotonicClock, ms_from_ns, ns_from_ms
+from mocker_replay.shells.quiet import quiet
 from mocker_replay.shells.readings import Directed, Measured
 from mocker_replay.shells.tokens import CancelToken
 from mocker_replay.trace import TraceFacts, TraceSource
@@ -86,7 +87,8 @@ class RealtimeRun(RunBooks):
     def loop(self, interrupt: InterruptFlag) -> bool:
         loop = asyncio.new_event_loop()
         try:
-            return loop.run_until_complete(self.live(interrupt, self._clock))
+            with quiet():
+                return loop.run_until_complete(self.live(interrupt, self._clock))
         except KeyboardInterrupt:
             for group in self._groups:
                 group.token.cancel()
@@ -104,6 +106,7 @@ class RealtimeRun(RunBooks):
         self._origin_ns = clock.now_ns() + ns_from_ms(_HEAD_START_MS)
         self._alarm = Alarm(clock, self._origin_ns)
         interrupt.on_raise = lambda: loop.call_soon_threadsafe(self._alarm.ring)
+        loop.set_exception_handler(_tell_unless_interrupted)
         watcher: asyncio.Task[None] | None = None
         try:
             self._start_engines()
@@ -374,3 +377,9 @@ class RealtimeRun(RunBooks):
     def _wall_ms(self) -> float:
         """Wall time since modelled time 0 [ms]; negative during the head start."""
         return ms_from_ns(self._clock.now_ns() - self._origin_ns)
+
+
+def _tell_unless_interrupted(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """The second Ctrl-C ends whatever task it finds; that is wanted, and the caller hears of it anyway."""
+    if not isinstance(context.get("exception"), KeyboardInterrupt):
+        loop.default_exception_handler(context)

@@ -29,6 +29,10 @@ from tests.support.virtual_loop import VirtualClock
 
 # An owner who submits more at each boundary of passes without length would never be done.
 MAX_APPLIED = 20
+KINDS = (
+    *("submit", "submit", "submit", "cancel", "cancel", "burst"),
+    *("wait", "wait", "wait", "stall", "turns", "abandon", "hold", "release"),
+)
 ENDINGS = ("token", "token", "task", "handles", "receiver", "idle", "idle")
 
 
@@ -100,10 +104,7 @@ def _draw_timing(random: Random, scale: float) -> TimingModel:
 
 
 def _draw_action(random: Random, scale: float) -> Action:
-    kind = random.choice(
-        ["submit", "submit", "submit", "cancel", "cancel", "burst", "wait", "wait", "wait", "stall", "turns", "abandon"]
-        + ["hold", "release"]
-    )
+    kind = random.choice(KINDS)
     if kind in ("wait", "stall"):
         return Action(kind, random.randint(1, 20) * 0.5 * scale)
     if kind == "burst":

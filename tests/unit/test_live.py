@@ -411,6 +411,28 @@ def test_calls_from_another_thread() -> None:
     asyncio.run(main())
 
 
+def test_calls_in_another_loop_are_refused() -> None:
+    """They would touch what the engine's own loop is about to look at."""
+
+    async def main() -> None:
+        async with LiveEngine.start(fixture_config()) as engine:
+            stream = await engine.submit(ask(3, name=7))
+
+            def elsewhere() -> None:
+                with pytest.raises(LiveError, match="the loop it was started in"):
+                    engine.prepare(ask())
+                for call in (engine.submit, lambda _: engine.cancel(uuid.UUID(int=7)), lambda _: engine.shutdown()):
+                    with pytest.raises(LiveError, match="the loop it was started in"):
+                        asyncio.run(call(ask()))
+
+            await asyncio.to_thread(elsewhere)
+            assert engine.active_request_count() <= 1
+            assert engine.running
+            assert (await read_all(stream))[-1].completed
+
+    asyncio.run(main())
+
+
 def test_ranks_of_one_engine_share_its_clock() -> None:
     async def main(clock: VirtualClock) -> None:
         engines = start_ranks(clock, [RankConfig()] * 3, speedup_ratio=SLOW)
