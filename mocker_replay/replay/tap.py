@@ -74,13 +74,15 @@ class Tap:
         ended: list[int] = []
         if len(events):
             ended = events.requests_of(_TERMINAL)
+            if ended:
+                self._punctuality.in_flight.change(-len(ended), wall_ms)
             if given.stimulus == "boundary_apply":
                 # The fleet must see them, too: a client who was to leave later is gone, a follow-up may be due.
                 append_records(self._fleet.out, events.records_array())
-                events = self._fleet.out
-            if ended:
-                self._punctuality.in_flight.change(-len(ended), wall_ms)
-            self._consume(events, wall_ms)
+                self._consume(self._fleet.out, wall_ms)
+                self._fleet.clear_events()
+            else:
+                self._consume(events, wall_ms)
         if ended or not self._punctuality.in_flight.now:
             self._on_end(ended)
 
