@@ -14,7 +14,7 @@ cdef extern from "thread_slice_calls.h" nogil:
 
 
 def thread_slice_ns():
-    """Slice of the calling thread [ns]; 0 where the kernel does not say, or the thread's policy has none.
+    """Slice of the calling thread [ns]; 0 where the kernel does not say, or under another policy than the usual two.
 
     Raises:
         OSError: the system has no such thing.
@@ -29,7 +29,7 @@ def set_thread_slice_ns(int64_t slice_ns):
     """Ask for a slice for the calling thread [ns]; 0 for the usual one. The kernel keeps it between 0.1 and 100 ms.
 
     Raises:
-        ValueError: a negative slice. OSError: the thread's policy has no slices (real-time), or the system has none.
+        ValueError: a negative slice. OSError: the thread's policy is not one of the usual two, or the system has none.
     """
     if slice_ns < 0:
         raise ValueError(f"a slice must not be negative, got {slice_ns} ns")

@@ -34,7 +34,7 @@ static inline int mr_get_attr(struct mr_sched_attr *attr) {
     return (int)syscall(SYS_sched_getattr, 0, attr, (unsigned)sizeof *attr, 0u);
 }
 
-/* Slice of the calling thread [ns], 0 where the kernel does not say or its policy has none; -1 with errno. */
+/* Slice of the calling thread [ns], 0 where the kernel does not say or under another policy; -1 with errno. */
 static inline int64_t mr_get_slice(void) {
     struct mr_sched_attr attr;
     if (mr_get_attr(&attr) != 0)
@@ -44,7 +44,7 @@ static inline int64_t mr_get_slice(void) {
     return (int64_t)attr.runtime_ns;
 }
 
-/* Sets it, all else as it is; 0, or -1 with errno (EINVAL: a policy without slices). */
+/* Sets it, all else as it is; 0, or -1 with errno (EINVAL: another policy). */
 static inline int mr_set_slice(int64_t slice_ns) {
     struct mr_sched_attr attr;
     if (mr_get_attr(&attr) != 0)

@@ -141,6 +141,7 @@ class Floor:
         self._late, sender = spawn.Pipe(duplex=False)
         self._process = spawn.Process(target=_sleep_and_measure, args=(self._stop, sender), daemon=True)
         self._process.start()
+        self._late.recv()  # it sleeps; starting it is no part of a run
 
     def stop(self) -> npt.NDArray[np.float64]:
         """All its waits [ms]."""
@@ -151,9 +152,10 @@ class Floor:
 
 
 def _sleep_and_measure(stop: Any, sender: Any) -> None:
-    late_ms = []
+    late_ms: list[float] = []
     deadline_ns = time.monotonic_ns()
-    while not stop.is_set():
+    sender.send(None)
+    while not (late_ms and stop.is_set()):
         deadline_ns = max(deadline_ns + FLOOR_PERIOD_NS, time.monotonic_ns())
         sleep_until_ns(deadline_ns)
         late_ms.append((time.monotonic_ns() - deadline_ns) / 1e6)
@@ -164,9 +166,18 @@ def _sleep_and_measure(stop: Any, sender: Any) -> None:
 
 
 def cut_slice(trace: Path, seconds: float, target: Path) -> int:
-    """Write the rows of the first `seconds` of a trace as they are; returns how many there are."""
+    """Write the rows of the first `seconds` of a trace as they are; returns how many there are.
+
+    Raises:
+        SystemExit: a row without a time of its own, as the later turns of a session are.
+    """
     lines = [line for line in trace.read_bytes().splitlines() if line.strip()]
-    at_ms = [json.loads(line)["timestamp"] for line in lines]
+    at_ms = [json.loads(line).get("timestamp") for line in lines]
+    if None in at_ms:
+        print(
+            f"{trace.name}: every row needs a timestamp; when a later turn is due depends on the run", file=sys.stderr
+        )
+        raise SystemExit(2)
     chosen = [line for line, ms in zip(lines, at_ms, strict=True) if ms - min(at_ms) < seconds * 1000.0]
     target.write_bytes(b"\n".join(chosen) + b"\n")
     return len(chosen)

@@ -92,6 +92,7 @@ class RealtimeRun(RunBooks):
         except KeyboardInterrupt:
             for group in self._groups:
                 group.token.cancel()
+                group.driver.shell.close()
             self._forget_engines()
             abandon(loop)
             raise

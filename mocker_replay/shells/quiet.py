@@ -30,17 +30,17 @@ def _short_slice() -> Iterator[None]:
     """Be woken soon, where the kernel can: on a busy machine a sleeper otherwise waits for others' slices to end."""
     from mocker_replay._core.thread_slice import set_thread_slice_ns, thread_slice_ns
 
-    try:
-        before_ns = thread_slice_ns()
+    before_ns = None
+    with suppress(OSError):  # another system, or a thread that has real-time priority anyway
+        usual_ns = thread_slice_ns()
         set_thread_slice_ns(_SLICE_NS)
-    except OSError:  # another system, or a thread that has real-time priority anyway
-        yield
-        return
+        before_ns = usual_ns
     try:
         yield
     finally:
-        with suppress(OSError):  # given another policy meanwhile
-            set_thread_slice_ns(before_ns)
+        if before_ns is not None:
+            with suppress(OSError):  # given another policy meanwhile
+                set_thread_slice_ns(before_ns)
 
 
 @contextmanager
