@@ -21,7 +21,7 @@ from mocker_replay.replay.rerun import rerun
 from tests.property.replays import NOMINAL, Case, Outputs, cases, conserves, measured, paces, run
 from tests.support.realtime_replay import Pace
 
-many = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+many = settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 HEAD_START_NS = 20_000_000  # of a run, before modelled time 0
 
