@@ -555,15 +555,13 @@ cdef class Machine:
         # As Step(...), without the Python function that is in it; in the order of its fields.
         return tuple.__new__(Step, (
             self.out.count - before, tuple(replies), boundary_reply, self.wants(),
-            self.pass_end_ms if self.phase == PHASE_IN_PASS else None,
-            None if internal_ms == INFINITY else internal_ms,
+            self.pass_end_ms if self.phase == PHASE_IN_PASS else None, None if internal_ms == INFINITY else internal_ms,
             self.phase == PHASE_STOPPED, self.failure if self.phase == PHASE_STOPPED else None,
         ))
 
     def wants(self):
         """Names of the stimuli that may come next; the first one that is there must be taken."""
         cdef uint64_t mask = self.wants_mask()
-        # The order follows from what is wanted: Idle alone waits for internal work and no pass end.
         wanted = _wanted.get(mask)
         if wanted is None:
             wanted = _wanted[mask] = _in_order(mask)
@@ -580,7 +578,7 @@ cdef dict _wanted = {}                   # of wants_mask: the names in order; so
 
 
 cdef tuple _in_order(uint64_t mask):
-    """Names of wanted stimuli in order of priority."""
+    """Names of wanted stimuli in order of priority; Idle alone wants internal work and no pass end."""
     if mask >> ST_PUBLISHED & 1:
         # A publication that can proceed does; a lane without reader is no error to a driver that is being stopped.
         order = (ST_PUBLISHED, ST_CANCEL, ST_PUBLISH_CLOSED)

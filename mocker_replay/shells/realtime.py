@@ -336,7 +336,7 @@ class RealtimeShell:
         """What a step asks of its shell."""
         if step.events:
             self._outbox.extend(split_events(self.machine.out, self._open_boundary))
-            self._clear_events()
+        self._clear_events()
         self._wants = step.wants
         if step.pass_deadline_ms is not None and self._pass_ms is None:
             self._had_turn = isinstance(self.readings, Directed)

@@ -79,20 +79,32 @@ def test_a_slope_and_its_error(drift: ModuleType) -> None:
     draw = np.random.default_rng(1)
     at_ms = np.sort(draw.uniform(0.0, 600_000.0, 60_000))
     noise_ms = draw.normal(0.2, 0.05, len(at_ms))
-    still = drift.slope_of(at_ms, noise_ms)
+    still = drift.slope_of(at_ms, noise_ms, least=False)
     assert still.is_none
     assert abs(still.us_per_s) < 4 * still.error_us_per_s
-    moving = drift.slope_of(at_ms, noise_ms + 2e-6 * at_ms)  # 2 us/s, far beyond its error
+    moving = drift.slope_of(at_ms, noise_ms + 2e-6 * at_ms, least=False)  # 2 us/s, far beyond its error
     assert moving.us_per_s == pytest.approx(2.0 + still.us_per_s, abs=0.02)
     assert not moving.is_none
 
 
 def test_a_slope_nobody_would_notice_is_none(drift: ModuleType) -> None:
     at_ms = np.arange(0.0, 600_000.0, 10.0)
-    slope = drift.slope_of(at_ms, 0.5e-6 * at_ms)
+    slope = drift.slope_of(at_ms, 0.5e-6 * at_ms, least=False)
     assert slope.us_per_s == pytest.approx(0.5, abs=1e-6)
     assert slope.error_us_per_s < 0.01
     assert slope.is_none
+
+
+def test_the_least_lateness_does_not_see_what_others_do(drift: ModuleType) -> None:
+    draw = np.random.default_rng(2)
+    at_ms = np.arange(0.0, 600_000.0, 10.0)
+    others_ms = draw.exponential(2.0, len(at_ms)) * (1.0 - at_ms / 600_000.0)  # a machine that is less and less busy
+    late_ms = 0.1 + others_ms
+    assert not drift.slope_of(at_ms, late_ms, least=False).is_none
+    assert drift.slope_of(at_ms, late_ms, least=True).is_none
+    drifting = drift.slope_of(at_ms, late_ms + 3e-6 * at_ms, least=True)
+    assert not drifting.is_none
+    assert drifting.us_per_s == pytest.approx(3.0, abs=0.1)
 
 
 def test_lateness_is_read_from_the_lines_of_a_log(drift: ModuleType) -> None:

@@ -250,6 +250,29 @@ async def test_commands_after_the_end_are_refused_once(clock: VirtualClock) -> N
     assert heard == [(False, "control lane closed")]
 
 
+@virtual
+async def test_callbacks_that_fail_leave_nobody_without_an_answer(clock: VirtualClock) -> None:
+    scene = await in_pass(clock, control_capacity=2)
+    failed: list[str] = []
+    heard: list[str] = []
+
+    def fail(ok: bool, text: str) -> None:
+        raise LookupError(text)
+
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: failed.append(str(context["exception"])))
+    for number in range(4):
+        for on_reply in (fail, lambda ok, text: heard.append(text)):
+            scene.handle.put(submit(scene.handle.reserve_id(), 10 + number), on_reply)
+    scene.handle.put(cancel(scene.handle.reserve_id(), 0), fail)
+    await clock.settle()
+    assert failed == [APPLIED]
+    await scene.stop()
+    assert len(failed) == 5
+    assert len(heard) == 4
+    scene.handle.put(submit(scene.handle.reserve_id(), 99), fail)
+    assert failed[-1] == "control lane closed"
+
+
 @pytest.mark.parametrize("lane", ["cancels", "commands"])
 @pytest.mark.parametrize("mid_pass", [False, True])
 @virtual

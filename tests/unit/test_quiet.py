@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from mocker_replay._core.thread_slice import set_thread_slice_ns, thread_slice_ns
+from mocker_replay.config import RealtimeOptions, ReplayOptions
+from mocker_replay.replay import replay
 from mocker_replay.shells.quiet import quiet
 
 
@@ -149,3 +153,28 @@ def test_a_failure_inside_leaves_things_as_they_were() -> None:
     assert gc.get_threshold() == (700, 10, 10)
     assert gc.get_freeze_count() == 0
     assert thread_slice_ns() == before_ns
+
+
+@pytest.mark.usefixtures("collector")
+@pytest.mark.parametrize("output_buffering", ["full", 100])
+def test_a_run_makes_no_cycles(tmp_path: Path, output_buffering: int | str) -> None:
+    """So that nothing is kept by collecting rarely. What a run has once, however long it is, may be a cycle."""
+    trace = tmp_path / "trace.jsonl"
+
+    def cycles_of(num_rows: int) -> int:
+        rows = [
+            {"timestamp": row, "input_length": 40, "output_length": 8, "hash_ids": [row]} for row in range(num_rows)
+        ]
+        trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        gc.collect()
+        gc.disable()
+        replay(
+            trace,
+            {"engine": {"num_gpu_blocks": 256, "speedup_ratio": 100.0}},
+            ReplayOptions(mode="realtime"),
+            realtime=RealtimeOptions(output_buffering=output_buffering),
+        )
+        return gc.collect()
+
+    cycles_of(2)  # whatever is imported late
+    assert cycles_of(120) < cycles_of(2) + 60
