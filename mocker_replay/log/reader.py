@@ -30,6 +30,10 @@ class LogError(UsageError):
     """A file that is no event log, or one that is truncated or damaged; the message says which and where."""
 
 
+class UntrueFooter(LogError):
+    """A log that is whole, but not what its footer says: it was changed after it was written."""
+
+
 class EventLogReader:
     """One pass over a log: `header` at once, then blocks, lines or events, then `footer`.
 
@@ -175,7 +179,7 @@ class EventLogReader:
         footer = self._parse(line, number)
         for field, counted in (("events", self.num_events), ("digest", self._digest.hexdigest())):
             if footer.get(field) != counted:
-                raise LogError(
+                raise UntrueFooter(
                     f"{self.name}:{number}: {field}: the footer must agree with the event lines, "
                     f"which give {counted} (got {footer.get(field)}); the log was changed or is damaged"
                 )

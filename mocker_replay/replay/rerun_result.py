@@ -1,18 +1,16 @@
 """What a rerun found: the same run, or where it first went another way.
 
-Holds facts for people and programs; compares two lines field by field. Never decides which side is right.
+Holds facts for people and programs. Never decides which side is right.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mocker_replay.errors import ExitCode
+from mocker_replay.log.field_differences import field_differences
 from mocker_replay.log.wall import StepTaken, pack_step
-
-_ABSENT = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class Difference:
         """Where both sides have a line: what differs in it."""
         if self.logged is None or self.rerun is None:
             return ()
-        return tuple(field_differences(self.logged, self.rerun))
+        return tuple(FieldDifference(*found) for found in field_differences(self.logged, self.rerun))
 
     def to_mapping(self) -> dict[str, object]:
         return {
@@ -94,22 +92,3 @@ class RerunResult:
             "difference": None if self.difference is None else self.difference.to_mapping(),
             "damage": self.damage,
         }
-
-
-def field_differences(logged: object, rerun: object, path: str = "") -> Iterator[FieldDifference]:
-    """Values that differ, in the order of the rerun's line; fields that only the log has come last."""
-    if isinstance(logged, Mapping) and isinstance(rerun, Mapping):
-        for key in [*rerun, *(key for key in logged if key not in rerun)]:
-            below = f"{path}.{key}" if path else str(key)
-            yield from field_differences(logged.get(key, _ABSENT), rerun.get(key, _ABSENT), below)
-    elif isinstance(logged, list) and isinstance(rerun, list):
-        for i in range(max(len(logged), len(rerun))):
-            ours, theirs = (side[i] if i < len(side) else _ABSENT for side in (rerun, logged))
-            yield from field_differences(theirs, ours, f"{path}[{i}]")
-    elif logged is _ABSENT or rerun is _ABSENT or not _equal(logged, rerun):
-        yield FieldDifference(path, None if logged is _ABSENT else logged, None if rerun is _ABSENT else rerun)
-
-
-def _equal(logged: object, rerun: object) -> bool:
-    """As text: 1 and 1.0 are different bytes of a log, and so are 0.0 and -0.0."""
-    return type(logged) is type(rerun) and repr(logged) == repr(rerun)

@@ -19,12 +19,12 @@ from mocker_replay.config import EngineConfig, ReplayOptions, TimingModel
 from mocker_replay.errors import ConfigError, ExitCode, UsageError
 from mocker_replay.events import EventKind
 from mocker_replay.log.digest import EventDigest
+from mocker_replay.log.field_differences import field_differences
 from mocker_replay.log.reader import LogError
 from mocker_replay.log.records import append_records
 from mocker_replay.log.wall import StepTaken, bare_lines
 from mocker_replay.replay import replay
 from mocker_replay.replay.rerun import rerun
-from mocker_replay.replay.rerun_result import field_differences
 from tests.support.realtime import Action, Arrival, Cancel, RealtimeRun
 
 CONFIG = EngineConfig(
@@ -363,7 +363,7 @@ def test_memory_is_flat_in_the_length_of_a_log(tmp_path: Path) -> None:
 def test_fields_are_compared_as_they_are_written() -> None:
     logged = {"a": 1, "b": [1, {"c": 0.0}], "d": None, "f": [1, 2], "g": "x"}
     made = {"a": 1.0, "b": [1, {"c": -0.0}], "e": None, "f": [1], "g": "x"}
-    found = [(difference.field, difference.logged, difference.rerun) for difference in field_differences(logged, made)]
+    found = [tuple(difference) for difference in field_differences(logged, made)]
     assert found == [("a", 1, 1.0), ("b[1].c", 0.0, -0.0), ("e", None, None), ("f[1]", 2, None), ("d", None, None)]
 
 
