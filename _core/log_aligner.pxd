@@ -20,9 +20,10 @@ cdef struct Waiting:             # a line whose partner was not read yet
     uint64_t content
     uint64_t timeless
     int64_t index                # line of its log, from 0
+    int64_t num_arrivals         # of its log, up to and with this line
     double t_ms
     LineKind kind
-    int32_t bucket               # -1: matched, the place is empty
+    int32_t bucket               # -1: no line waits here any more
     int32_t before               # lines of the same bucket, the older ones before
     int32_t behind
 
@@ -36,8 +37,9 @@ cdef struct Side:
     LineFacts head
     double head_ms
     int64_t index                # of the line at `at`
-    int64_t num_arrivals         # read and not given up
-    int64_t last_matched         # highest index that has found its partner
+    int64_t num_arrivals         # read so far
+    int64_t settled_arrivals     # ... up to and with the last one that has found its partner
+    int64_t spine                # index of the last line in order: those behind it that pair up are in order, too
     Waiting* ring                # (window,), owned; places are taken in order
     int64_t first                # oldest place that is taken, of all ever taken
     int64_t next

@@ -3,8 +3,9 @@
 Decides: the order of reading, who is whose partner, and the class of each line. A line of either log looks for the oldest
 waiting line of the other one with its key (log_lines.pyx says what a key is); without one it waits itself. At most
 `window` places of each log are kept: who would take one more makes the oldest line give up, as missing or extra. The
-log in which fewer requests have arrived is read on, since arrivals are what two runs of one trace share in any case; then
-the one that is behind in modelled time. Memory is fixed. Never decides where the first difference is.
+log that has fewer arrivals beyond the last pair of arrivals is read on, since arrivals are what two runs of one trace
+share in any case; then the one that is behind in modelled time. A pair is in order when it stands behind the last pair
+in order, in both logs. Memory is fixed. Never decides where the first difference is.
 """
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING
@@ -39,7 +40,7 @@ cdef class Aligner:
             num_buckets *= 2
         self._bucket_mask = num_buckets - 1
         for which in range(2):
-            self._sides[which].last_matched = -1
+            self._sides[which].spine = -1
             self._sides[which].ring = <Waiting*>calloc(window, sizeof(Waiting))
             self._sides[which].heads = <int32_t*>malloc(num_buckets * sizeof(int32_t))
             self._sides[which].tails = <int32_t*>malloc(num_buckets * sizeof(int32_t))
@@ -105,6 +106,7 @@ cdef class Aligner:
     cdef int _run(self) except -1 nogil:
         cdef Side* a = &self._sides[0]
         cdef Side* b = &self._sides[1]
+        cdef int64_t ahead
         cdef int which
         while True:
             if a.at == a.stop and not a.ended:
@@ -122,8 +124,9 @@ cdef class Aligner:
             else:
                 self._scan(a, self._figures_a)
                 self._scan(b, self._figures_b)
-                if a.num_arrivals != b.num_arrivals:
-                    which = 0 if a.num_arrivals < b.num_arrivals else 1
+                ahead = (a.num_arrivals - a.settled_arrivals) - (b.num_arrivals - b.settled_arrivals)
+                if ahead != 0:
+                    which = 0 if ahead < 0 else 1
                 elif a.head_ms != b.head_ms:
                     which = 0 if a.head_ms < b.head_ms else 1
                 else:
@@ -158,7 +161,8 @@ cdef class Aligner:
             if kind == LINE_ARRIVAL:
                 a.num_arrivals += 1
                 b.num_arrivals += 1
-            a.last_matched, b.last_matched = a.index, b.index
+                a.settled_arrivals, b.settled_arrivals = a.num_arrivals, b.num_arrivals
+            a.spine, b.spine = a.index, b.index
             self._note(0, a.index, kind, PAIR_SAME)
             self._first_class[1] = PAIR_SAME if b.index == 0 else self._first_class[1]
             a.at, b.at = end_a + 1, end_b + 1
@@ -211,13 +215,19 @@ cdef class Aligner:
         return place
 
     cdef void _settle(self, int which, Waiting* partner) noexcept nogil:
-        """Give a pair its class. A line that was overtaken by one which is settled already stands in another order."""
+        """Give a pair its class."""
         cdef Side* side = &self._sides[which]
         cdef Side* other = &self._sides[1 - which]
+        cdef bint in_order = side.index > side.spine and partner.index > other.spine
         cdef double shift_ms
         cdef int found
+        if in_order:
+            side.spine, other.spine = side.index, partner.index
+        if side.head.kind == LINE_ARRIVAL:
+            side.settled_arrivals = max(side.settled_arrivals, side.num_arrivals)
+            other.settled_arrivals = max(other.settled_arrivals, partner.num_arrivals)
         if side.head.content == partner.content:
-            found = PAIR_REORDERED if other.last_matched > partner.index else PAIR_SAME
+            found = PAIR_SAME if in_order else PAIR_REORDERED
         elif side.head.timeless == partner.timeless:
             found = PAIR_MOVED
             shift_ms = side.head_ms - partner.t_ms if which == 1 else partner.t_ms - side.head_ms
@@ -225,8 +235,6 @@ cdef class Aligner:
             self._earlier_ms = max(self._earlier_ms, -shift_ms)
         else:
             found = PAIR_CHANGED
-        other.last_matched = max(other.last_matched, partner.index)
-        side.last_matched = side.index
         self._note(which, side.index, side.head.kind if which == 0 else partner.kind, found)
         if partner.index == 0:
             self._first_class[1 - which] = found
@@ -236,8 +244,8 @@ cdef class Aligner:
         cdef int32_t place = <int32_t>(side.next % self.window)
         cdef int32_t bucket = <int32_t>(side.head.key & <uint64_t>self._bucket_mask)
         side.ring[place] = Waiting(
-            side.head.key, side.head.content, side.head.timeless, side.index, side.head_ms, side.head.kind, bucket,
-            side.tails[bucket], -1,
+            side.head.key, side.head.content, side.head.timeless, side.index, side.num_arrivals, side.head_ms,
+            side.head.kind, bucket, side.tails[bucket], -1,
         )
         if side.tails[bucket] >= 0:
             side.ring[side.tails[bucket]].behind = place
@@ -251,8 +259,6 @@ cdef class Aligner:
         """The oldest line of a log has no partner."""
         cdef Side* side = &self._sides[which]
         cdef int64_t place = number % self.window
-        if side.ring[place].kind == LINE_ARRIVAL:
-            side.num_arrivals -= 1
         self._note(which, side.ring[place].index, side.ring[place].kind, PAIR_MISSING if which == 0 else PAIR_EXTRA)
         self._unlink(side, place)
 

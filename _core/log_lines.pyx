@@ -468,7 +468,7 @@ cdef uint64_t _hash(bytes text):
     return mr_hash_text(PyBytes_AS_STRING(text), len(text))
 
 
-def at_level(bytes block not None, str level not None):
+def at_level(bytes block not None, level):
     """The lines of a block that a log of this level holds, without their leading `seq`."""
     cdef int highest = LEVELS.index(level)
     cdef const char* at = PyBytes_AS_STRING(block)
@@ -499,7 +499,7 @@ def at_level(bytes block not None, str level not None):
         free(kept)
 
 
-def line_at_level(bytes block not None, str level not None, Py_ssize_t index):
+def line_at_level(bytes block not None, level, Py_ssize_t index):
     """Line `index` of those that `at_level` keeps, as it stands in the block, and its place among all lines there.
 
     Raises:
