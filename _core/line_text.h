@@ -66,6 +66,21 @@ static inline const char *mr_string_end(const char *at, const char *end)
     }
 }
 
+/* How often a byte occurs; in pieces whose counts fit into bytes, which compilers turn into vectors. */
+static inline ptrdiff_t mr_count_byte(const char *text, ptrdiff_t size, char byte)
+{
+    ptrdiff_t count = 0, start, i;
+
+    for (start = 0; start < size; start += 255) {
+        unsigned char piece = 0;
+        ptrdiff_t stop = size - start < 255 ? size : start + 255;
+        for (i = start; i < stop; ++i)
+            piece += text[i] == byte;
+        count += piece;
+    }
+    return count;
+}
+
 /* The double that a number of at most 63 characters reads as; 0 when it is none. The host may have set any locale. */
 static inline int mr_read_double(const char *text, size_t size, double *value)
 {

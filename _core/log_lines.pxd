@@ -5,6 +5,7 @@ cdef extern from "line_text.h" nogil:
     uint64_t mr_mix(uint64_t hash, uint64_t word)
     uint64_t mr_hash_text(const char* text, size_t size)
     const char* mr_string_end(const char* at, const char* end)
+    ptrdiff_t mr_count_byte(const char* text, ptrdiff_t size, char byte)
     int mr_read_double(const char* text, size_t size, double* value)
 
 

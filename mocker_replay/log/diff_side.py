@@ -67,7 +67,7 @@ class Side:
     def fill(self) -> None:
         """Make sure that there are lines to compare, or that the log has ended."""
         while self.block is not None and self.at == len(self.block):
-            self._lines_before += self._raw.count(b"\n")
+            self._lines_before = self.log.num_events
             self._bytes_before += len(self._raw)
             self._raw = self._next()
             self.at = 0

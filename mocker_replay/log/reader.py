@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import orjson
 
+from mocker_replay._core.log_lines import count_lines
 from mocker_replay.errors import UsageError
 from mocker_replay.events import EVENT_SCHEMA
 from mocker_replay.log.compression import CHUNK_BYTES, READ_ERRORS, open_decoder
@@ -167,7 +168,7 @@ class EventLogReader:
 
     def _count(self, block: bytes) -> bytes:
         self._digest.update(bare_lines(block) if self.is_realtime else block)
-        self.num_events += block.count(b"\n")
+        self.num_events += count_lines(block)
         return block
 
     def _end(self, rest: bytes) -> None:
