@@ -22,6 +22,7 @@ VERBS = {
     "check": "Find every fault of a trace in one pass and profile it.",
     "synth": "Write a synthetic workload as a trace.",
     "rerun": "Run the log of a realtime run again and require the same events.",
+    "golden": "Record runs, check fresh ones against them, update what has changed.",
     "diff": "Name the first event in which two logs differ, and compare their figures.",
 }
 PROGRAM = "mocker-replay"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import typer
 
 from mocker_replay.cli.app import PROGRAM
-from mocker_replay.errors import ClosedPipe, UsageError
+from mocker_replay.errors import ClosedPipe, ExitCode, UsageError
 
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
 
@@ -34,12 +36,31 @@ class GroupedCommand(typer.core.TyperCommand):
 def run_verb(verb: str, argv: list[str]) -> int:
     """Run the function `verb` of the module `mocker_replay.cli.<verb>`; it returns its exit code, or None for 0.
 
+    A module with SUBVERBS has a function for each of these instead.
+
     Raises:
         UsageError: what the option parser refuses.
         MockerReplayError: whatever the verb raises.
     """
-    function = getattr(importlib.import_module(f"mocker_replay.cli.{verb}"), verb)
-    return run_function(function, verb, argv)
+    module = importlib.import_module(f"mocker_replay.cli.{verb}")
+    subverbs: Mapping[str, str] | None = getattr(module, "SUBVERBS", None)
+    if subverbs is None:
+        return run_function(getattr(module, verb), verb, argv)
+    if not argv or argv[0] in ("-h", "--help"):
+        (sys.stdout if argv else sys.stderr).write(_group_overview(verb, subverbs))
+        return int(ExitCode.OK if argv else ExitCode.USAGE)
+    if argv[0] not in subverbs:
+        near = difflib.get_close_matches(argv[0], subverbs, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise UsageError(f"{verb} has no verb {argv[0]}{meant}\nhint: {PROGRAM} {verb} --help")
+    return run_function(getattr(module, argv[0]), f"{verb} {argv[0]}", argv[1:])
+
+
+def _group_overview(verb: str, subverbs: Mapping[str, str]) -> str:
+    lines = "".join(f"  {name:<8}{line}\n" for name, line in subverbs.items())
+    return (
+        f"Usage: {PROGRAM} {verb} VERB ...\n\nVerbs:\n{lines}\n  {PROGRAM} {verb} VERB --help tells more about each.\n"
+    )
 
 
 def run_function(function: Callable[..., Any], verb: str, argv: list[str]) -> int:

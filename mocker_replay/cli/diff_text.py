@@ -25,7 +25,7 @@ def headline(diff: LogDiff) -> str:
         seq = "" if first.seq is None else f" at seq {first.seq}"
         return f"first difference{seq}, {_ms(first.t_ms)}: {event} {first.verdict}"
     if diff.footer:
-        return f"the same events, but another end: {_field(diff.footer[0])}"
+        return f"the same events, but another end: {field_text(diff.footer[0])}"
     damage = next((text for text in diff.damage if text is not None), None)
     return f"the same {diff.num_events[0]:,} events" if damage is None else damage
 
@@ -49,9 +49,9 @@ def _lines(diff: LogDiff) -> Iterator[tuple[str, str]]:
     if diff.first is not None:
         yield from _first(diff.first)
     for at, found in enumerate(diff.footer if diff.first is not None else ()):
-        yield "" if at else "end of the run", _field(found)
+        yield "" if at else "end of the run", field_text(found)
     for at, found in enumerate(diff.settings):
-        yield "" if at else "settings", _field(found)
+        yield "" if at else "settings", field_text(found)
     if diff.counts is not None:
         yield from _counts(diff.counts)
     if diff.first is not None:
@@ -60,7 +60,7 @@ def _lines(diff: LogDiff) -> Iterator[tuple[str, str]]:
 
 def _first(first: FirstDifference) -> Iterator[tuple[str, str]]:
     for at, found in enumerate(first.fields[:_FIELDS_MAX]):
-        yield "" if at else "fields", _field(found)
+        yield "" if at else "fields", field_text(found)
     if len(first.fields) > _FIELDS_MAX:
         yield "", f"and {len(first.fields) - _FIELDS_MAX} more"
     for name, event, number in (("a", first.a, first.a_line), ("b", first.b, first.b_line)):
@@ -122,8 +122,9 @@ def _figure(value: float | None) -> str:
     return f"{value:,.3f}" if abs(value) >= 1000 else f"{value:.6g}"
 
 
-def _field(found: FieldDifference) -> str:
-    return f"{found.field}: a {_plain(found.a)}, b {_plain(found.b)}"
+def field_text(found: FieldDifference, a: str = "a", b: str = "b") -> str:
+    """One field of two sides that are called so."""
+    return f"{found.field}: {a} {_plain(found.a)}, {b} {_plain(found.b)}"
 
 
 def _plain(value: object) -> str:

@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mocker_replay.errors import UsageError
-
 if TYPE_CHECKING:
-    from mocker_replay.config import TimingCallable
     from mocker_replay.log.wall import StepTaken
     from mocker_replay.replay.rerun_result import Difference, RerunResult
 
@@ -35,11 +32,11 @@ def rerun(
     The result goes to standard output: what was compared, or the first difference. Exit codes: 0 the same, 1 different,
     2 no realtime log, truncated or damaged, or bad usage.
     """
-    from mocker_replay.cli.timing_model import search_working_directory
+    from mocker_replay.cli.timing_model import own_timing_model, search_working_directory
     from mocker_replay.replay.rerun import rerun as rerun_log
 
     search_working_directory()
-    result = rerun_log(log, timing_model=None if timing_model is None else _timing_model(timing_model))
+    result = rerun_log(log, timing_model=None if timing_model is None else own_timing_model(timing_model))
     if json:
         import orjson
 
@@ -47,16 +44,6 @@ def rerun(
     elif result.difference is not None or not quiet:
         sys.stdout.write("".join(f"{label:<{_LABEL_WIDTH}}{text}\n" for label, text in _text(result)))
     return int(result.exit_code)
-
-
-def _timing_model(text: str) -> TimingCallable:
-    from mocker_replay.cli.timing_model import timing_model_of
-    from mocker_replay.config import TimingCallable
-
-    model = timing_model_of(text)
-    if not isinstance(model, TimingCallable):
-        raise UsageError(f"--timing-model: must name an object with the methods prefill and decode (got {text})")
-    return model
 
 
 def _text(result: RerunResult) -> Iterator[tuple[str, str]]:

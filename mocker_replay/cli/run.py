@@ -30,6 +30,13 @@ _ENGINE_FLAGS = (
     "decode_speedup_ratio", "dp_size", "tensor_parallel_size", "preemption_mode", "aic_nextn",
     "aic_nextn_accept_rates", "seed", "timing_model",
 )  # fmt: skip
+# What else makes a run the run it is; not where its outputs go, nor who keeps the time.
+_OPTION_FLAGS = (
+    "num_workers", "router_mode", "kv_event_lag_ms", "replay_concurrency", "arrival_speedup_ratio", "max_sim_time_ms",
+    "trace_format", "trace_block_size", "timestamp_unit", "missing_timestamps", "surplus_hash_ids", "missing_hash_ids",
+    "sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms",
+)  # fmt: skip
+RUN_SETTINGS = ("engine_config", *_ENGINE_FLAGS, *_OPTION_FLAGS)
 
 
 def run(
@@ -93,7 +100,7 @@ def run(
 
 
 def _replay_and_report(trace: str, given: Mapping[str, Any]) -> int:
-    config, options, realtime = _settings(trace, given)
+    config, options, realtime = run_settings(trace, given)
     outputs = _outputs(given)
     from mocker_replay.cli.progress import shown_progress
     from mocker_replay.replay import replay
@@ -132,7 +139,7 @@ def _outputs(given: Mapping[str, Any]) -> dict[str, Any]:
     return places
 
 
-def _settings(trace: str, given: Mapping[str, Any]) -> tuple[EngineConfig, ReplayOptions, RealtimeOptions | None]:
+def run_settings(trace: str, given: Mapping[str, Any]) -> tuple[EngineConfig, ReplayOptions, RealtimeOptions | None]:
     """Engine and run settings; all faults of the command line are reported together."""
     faults = list(_output_faults(trace, given))
     config = EngineConfig()

@@ -7,8 +7,12 @@ import inspect
 import json
 import os
 import sys
+from typing import TYPE_CHECKING
 
-from mocker_replay.errors import ConfigError, Fault
+from mocker_replay.errors import ConfigError, Fault, UsageError
+
+if TYPE_CHECKING:
+    from mocker_replay.config import TimingCallable
 
 _FLAG = "--timing-model"
 
@@ -29,6 +33,20 @@ def timing_model_of(text: str) -> object:
     if ":" in text:
         return _import(text)
     return {"type": text}
+
+
+def own_timing_model(text: str) -> TimingCallable:
+    """The object `MODULE:NAME` that stands for the one which a record names.
+
+    Raises:
+        UsageError: it cannot be had, or is none.
+    """
+    from mocker_replay.config import TimingCallable
+
+    model = timing_model_of(text)
+    if not isinstance(model, TimingCallable):
+        raise UsageError(f"--timing-model: must name an object with the methods prefill and decode (got {text})")
+    return model
 
 
 def search_working_directory() -> None:

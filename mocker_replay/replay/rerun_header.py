@@ -1,19 +1,17 @@
 """What the header of a realtime log says about the machines that made it.
 
-Decides whether there is anything to run again, and finds the timing model. Never builds a machine.
+Decides whether there is anything to run again. Never builds a machine.
 """
 
 from __future__ import annotations
 
-import importlib
-import inspect
 from dataclasses import dataclass
-from typing import Any
 
 from mocker_replay.config import EngineConfig, TimingCallable
 from mocker_replay.errors import UsageError
 from mocker_replay.events import EventLevel
 from mocker_replay.log.reader import EventLogReader, LogError
+from mocker_replay.replay.recorded_config import recorded_config
 
 _MAX_RANKS = 65_536  # far beyond any run; each rank costs memory before the first request
 _MAX_ROWS = 2**31 - 1
@@ -51,7 +49,7 @@ def read_header(log: EventLogReader, timing_model: TimingCallable | None = None)
     level = log.header.get("level")
     if level not in list(EventLevel):
         raise _refuse(log, "level", level, f"must be one of {', '.join(EventLevel)}")
-    config = _config(log, timing_model)
+    config = recorded_config(log.header.get("config"), log.name, timing_model)
     return RecordedRun(
         config=config,
         level=str(level),
@@ -60,41 +58,6 @@ def read_header(log: EventLogReader, timing_model: TimingCallable | None = None)
         num_rows=_whole(log, "trace", "rows", _MAX_ROWS),
         trace_block_size=_whole(log, "trace", "trace_block_size", _MAX_ROWS),
     )
-
-
-def _config(log: EventLogReader, timing_model: TimingCallable | None) -> EngineConfig:
-    document = log.header.get("config")
-    engine = document.get("engine") if isinstance(document, dict) else None
-    if not isinstance(document, dict) or not isinstance(engine, dict):
-        raise _refuse(log, "config", document, "must be the engine configuration of the run")
-    model = engine.get("timing_model")
-    kind = model.get("type") if isinstance(model, dict) else None
-    if timing_model is not None and kind != "callback":
-        raise UsageError(f"{log.name}: the timing model of this run is {kind}, which needs no object of yours")
-    if isinstance(model, dict) and kind == "callback":
-        found = timing_model if timing_model is not None else _imported(log, model.get("callable"))
-        document = {**document, "engine": {**engine, "timing_model": found}}
-    config = EngineConfig.from_mapping(document, f"{log.name}: config")
-    config.require_supported()
-    return config
-
-
-def _imported(log: EventLogReader, name: object) -> TimingCallable:
-    """The object a header names as MODULE:NAME, or MODULE alone; a class is called without arguments."""
-    try:
-        module_name, _, path = str(name).partition(":")
-        target: Any = importlib.import_module(module_name)
-        for part in path.split(".") if path else ():
-            target = getattr(target, part)
-        model = target() if inspect.isclass(target) else target
-    except Exception as exc:  # a module of the user's may raise anything
-        raise UsageError(
-            f"{log.name}: the run used a timing model of its own, {name}, which cannot be had here: "
-            f"{type(exc).__name__}: {exc}; --timing-model MODULE:NAME says where it is"
-        ) from exc
-    if not isinstance(model, TimingCallable):
-        raise UsageError(f"{log.name}: the timing model {name} must have the methods prefill and decode")
-    return model
 
 
 def _whole(log: EventLogReader, group: str, field: str, largest: int) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mocker_replay._core.types import CommandError, EngineError
 from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions, load_engine_config
 from mocker_replay.errors import InvariantError, UsageError
+from mocker_replay.log.compression import Sink
 from mocker_replay.replay.accelerated import AcceleratedRun, Progress
 from mocker_replay.replay.books import RunBooks
 from mocker_replay.replay.interrupt import InterruptFlag
@@ -32,7 +33,7 @@ def replay(
     config: EngineConfig | Mapping[str, object] | None = None,
     options: ReplayOptions | None = None,
     *,
-    events: str | os.PathLike[str] | None = None,
+    events: str | os.PathLike[str] | Sink | None = None,
     event_level: str = "passes",
     requests: str | os.PathLike[str] | None = None,
     summary: str | os.PathLike[str] | None = None,
@@ -49,7 +50,7 @@ def replay(
         config: engine configuration, as EngineConfig or as the reference's mapping.
         options: settings of the run.
         events, requests, summary, telemetry: files to write, "-" for standard output. `telemetry=True` samples
-            without writing.
+            without writing. `events` may be a sink of the caller's own, which gets the log uncompressed.
         event_level: requests, passes, tokens or kv; each holds the one before.
         progress: called a few times a second of an accelerated run with (rows handed over, rows in all, modelled
             time [ms]).

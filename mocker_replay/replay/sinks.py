@@ -20,7 +20,7 @@ from mocker_replay._core.event_buffer import EventBuffer
 from mocker_replay._core.fleet import Fleet
 from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions
 from mocker_replay.identity import deterministic_output_tokens
-from mocker_replay.log.compression import Encoder, open_encoder
+from mocker_replay.log.compression import Encoder, Sink, open_encoder
 from mocker_replay.log.writer import EventLogWriter
 from mocker_replay.outputs import open_output
 from mocker_replay.replay.result import ReplayResult
@@ -43,7 +43,7 @@ class Sinks:
         options: ReplayOptions,
         facts: TraceFacts,
         *,
-        events: Target,
+        events: Target | Sink,
         event_level: str,
         requests: Target,
         summary: Target,
@@ -54,7 +54,8 @@ class Sinks:
         self._engine = engine
         self._options = options
         self._facts = facts
-        self._targets = {"events": events, "requests": requests, "summary": summary}
+        self._events = events
+        self._targets = {"requests": requests, "summary": summary}
         if not isinstance(telemetry, bool):
             self._targets["telemetry"] = telemetry
         self._level = event_level
@@ -69,12 +70,12 @@ class Sinks:
     def __enter__(self) -> Sinks:
         with ExitStack() as stack:
             for name, target in self._targets.items():
-                if target is not None and name != "events":
+                if target is not None:
                     output = stack.enter_context(open_output(target))
                     self._streams[name] = open_encoder(output, os.fspath(target))
-            if self._targets["events"] is not None:
+            if self._events is not None:
                 self._log = EventLogWriter(
-                    self._targets["events"],
+                    self._events,
                     self._level,
                     header=self._header(),
                     num_workers=self._options.num_workers,

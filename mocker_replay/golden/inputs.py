@@ -1,0 +1,124 @@
+"""The inputs of a golden: its trace, and the timing profile if it used one.
+
+Decides: that a manifest names them relative to the goldens' folder, so that a repository can be anywhere, and that
+another digest means another input. Never decides what the input is good for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from mocker_replay.config import EngineConfig, ReplayOptions, TimingCallable
+from mocker_replay.errors import UsageError
+from mocker_replay.golden.manifest import GoldenError, Manifest
+from mocker_replay.replay.recorded_config import recorded_config
+
+_READ_BYTES = 1 << 20
+
+
+class OtherInput(Exception):
+    """An input that is not the recorded one; the message says which."""
+
+
+def trace_section(trace: str | os.PathLike[str], folder: Path, header: Mapping[str, Any]) -> dict[str, Any]:
+    """What a manifest says of the trace."""
+    return {"path": _relative(trace, folder), **header["trace"]}
+
+
+def profile_section(config: EngineConfig, folder: Path) -> dict[str, Any] | None:
+    """What a manifest says of the timing profile; None where there is none."""
+    path = config.timing_model.path
+    if config.timing_model.type != "external" or path is None:
+        return None
+    return {"path": _relative(path, folder), "digest": _digest(Path(path))}
+
+
+def trace_path(manifest: Manifest, folder: Path, where: str) -> Path:
+    """Where the trace of a golden is.
+
+    Raises:
+        GoldenError: the manifest does not say, or there is no such file.
+    """
+    return _file(manifest.trace, folder, f"{where}: trace")
+
+
+def require_trace(manifest: Manifest, header: Mapping[str, Any]) -> None:
+    """Hold the trace that was read against the recorded one.
+
+    Raises:
+        OtherInput: it is another one.
+    """
+    recorded, found = manifest.trace, header["trace"]
+    if recorded.get("digest") != found["digest"]:
+        rows = f"{recorded.get('rows')} rows then, {found['rows']} now"
+        raise OtherInput(f"the trace {recorded.get('path')} has changed ({rows})")
+
+
+def settings_of(
+    manifest: Manifest,
+    folder: Path,
+    where: str,
+    timing_model: TimingCallable | None = None,
+    *,
+    any_profile: bool = False,
+) -> tuple[EngineConfig, ReplayOptions]:
+    """The settings of a golden's run.
+
+    Args:
+        any_profile: take the timing profile as it is now.
+
+    Raises:
+        GoldenError: options that this version does not have.
+        UsageError: settings or a timing model that cannot be had.
+        OtherInput: the timing profile has changed.
+    """
+    known = ReplayOptions.__dataclass_fields__
+    unknown = sorted(set(manifest.options) - set(known))
+    if unknown:
+        raise GoldenError(f"{where}: options: this version does not know {', '.join(unknown)}")
+    options = ReplayOptions(**manifest.options)
+    options.validate(lambda name: f"{where}: options.{name}")
+    document = manifest.config
+    if manifest.profile is not None:
+        path = _file(manifest.profile, folder, f"{where}: profile")
+        if not any_profile and _digest(path) != manifest.profile.get("digest"):
+            raise OtherInput(f"the timing profile {manifest.profile.get('path')} has changed")
+        document = with_profile(document, str(path))
+    return recorded_config(document, where, timing_model), options
+
+
+def with_profile(config: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """A configuration whose timing profile is at another place."""
+    engine = config.get("engine", {})
+    model = {**engine.get("timing_model", {}), "config": {"path": path}}
+    return {**config, "engine": {**engine, "timing_model": model}}
+
+
+def _file(section: Mapping[str, Any], folder: Path, where: str) -> Path:
+    path = section.get("path")
+    if not isinstance(path, str):
+        raise GoldenError(f"{where}: path: must be a text (got {path!r})")
+    found = folder / path
+    if not found.is_file():
+        raise GoldenError(f"{where}: {path}: no such file beside {folder}")
+    return found
+
+
+def _relative(path: str | os.PathLike[str], folder: Path) -> str:
+    return Path(os.path.relpath(os.path.abspath(path), os.path.abspath(folder))).as_posix()
+
+
+def _digest(path: Path) -> str:
+    digest = blake3()
+    try:
+        with path.open("rb") as file:
+            while data := file.read(_READ_BYTES):
+                digest.update(data)
+    except OSError as exc:
+        raise UsageError(f"{path}: cannot be read: {exc.strerror}") from None
+    return digest.hexdigest()
