@@ -36,7 +36,8 @@ MAY_IMPORT = {
     "shells": set(),
     "live": {"shells"},
     "replay": {"trace", "log", "report", "shells", "live"},
-    "cli": {"trace", "log", "report", "shells", "live", "replay"},
+    "golden": {"log", "report", "replay"},
+    "cli": {"trace", "log", "report", "shells", "live", "replay", "golden"},
 }
 FOOT = {"_core", "config", "engines", "errors", "outputs", "events", "identity", "policies", "__version__"}
 HEAVY = {"numpy", "rich", "typer", "click", "orjson", "zstandard"}

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import orjson
-
 if TYPE_CHECKING:
     from mocker_replay.log.diff_metrics import Metric
     from mocker_replay.log.diff_result import FirstDifference, LineCounts, LogDiff, PassHere
@@ -64,7 +62,7 @@ def _first(first: FirstDifference) -> Iterator[tuple[str, str]]:
     if len(first.fields) > _FIELDS_MAX:
         yield "", f"and {len(first.fields) - _FIELDS_MAX} more"
     for name, event, number in (("a", first.a, first.a_line), ("b", first.b, first.b_line)):
-        text = "no more lines" if event is None else _shortened(event)
+        text = "no more lines" if event is None else _plain(event)
         yield name if number is None else f"{name}, line {number}", text
     if first.pass_here is not None:
         yield "pass", _pass_text(first.pass_here)
@@ -73,7 +71,7 @@ def _first(first: FirstDifference) -> Iterator[tuple[str, str]]:
         return
     yield "before", f"{first.history.about}: {first.history.num_lines:,} lines"
     for event in first.history.events:
-        yield "", _shortened(event)
+        yield "", _plain(event)
 
 
 def _pass_text(here: PassHere) -> str:
@@ -128,14 +126,10 @@ def field_text(found: FieldDifference, a: str = "a", b: str = "b") -> str:
 
 
 def _plain(value: object) -> str:
-    return _cut(orjson.dumps(value).decode())
+    """JSON, shortened to what fits a screen."""
+    import orjson
 
-
-def _shortened(event: object) -> str:
-    return _cut(orjson.dumps(event).decode())
-
-
-def _cut(text: str) -> str:
+    text = orjson.dumps(value).decode()
     return text if len(text) <= _LINE_MAX else f"{text[:_LINE_MAX]}…"
 
 

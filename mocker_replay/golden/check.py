@@ -67,10 +67,11 @@ def _checked(folder: GoldenFolder, name: str, timing_model: TimingCallable | Non
     if manifest.event_schema != EVENT_SCHEMA:
         reason = f"recorded under {manifest.event_schema}, this version writes {EVENT_SCHEMA}"
         return GoldenResult(name, Status.OTHER_SCHEMA, f"{reason}; mocker-replay golden update {name} records it anew")
-    config, options = settings_of(manifest, folder.path, where, timing_model)
     trace = trace_path(manifest, folder.path, where)
 
     def run(log: Path | None = None) -> FreshRun:
+        # Anew each time: a timing model of the user's may have a memory.
+        config, options = settings_of(manifest, folder.path, where, timing_model)
         return run_fresh(
             trace, config, options, manifest.level, block_events=_block_events(manifest, where), log=log,
             on_header=lambda header: require_trace(manifest, header),

@@ -21,7 +21,7 @@ from mocker_replay.errors import UsageError
 GOLDEN_SCHEMA = "mocker-replay.golden/1"
 # Means, deviations, rates and shares: sums and quotients, in which a last bit may depend on a library.
 _DERIVED = re.compile(
-    r"(mean|std)_\w+|\w*_throughput_\w+|\w+_ratio|gpu_hours|\w+_worker_seconds|avg_accept_length", re.ASCII
+    r"(mean|std)_\w+|\w+_throughput_(rps|tok_s)|\w+_ratio|gpu_hours|\w+_worker_seconds|avg_accept_length", re.ASCII
 )
 _SECTIONS = ("trace", "config", "options", "log", "tolerances")
 

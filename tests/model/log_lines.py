@@ -84,82 +84,106 @@ class ModelResult(NamedTuple):
 
 
 def align(a: Sequence[Line], b: Sequence[Line], window: int) -> ModelResult:
-    """Pair the lines of two logs. Each waits in a list of [index or None, once matched], oldest first."""
-    logs = (a, b)
-    at, spine, given_up = [0, 0], [-1, -1], [0, 0]
-    settled = [-1, -1]  # the last line of each log that is an arrival with a partner
-    waiting: list[list[int | None]] = [[], []]
-    counts: dict[str, dict[str, int]] = {}
-    first: list[str | None] = [None, None]
+    """Pair the lines of two logs."""
+    return Pairing((a, b), window).result()
 
-    def note(which: int, index: int, kind: str, found: str) -> None:
-        counts.setdefault(kind, dict.fromkeys(CLASSES, 0))[found] += 1
+
+class Pairing:
+    """Two logs; lines that wait stand in a list of indices, oldest first, None once they are matched."""
+
+    def __init__(self, logs: tuple[Sequence[Line], Sequence[Line]], window: int) -> None:
+        self.logs = logs
+        self.window = window
+        self.at = [0, 0]
+        self.spine = [-1, -1]
+        self.settled = [-1, -1]  # the last line of each log that is an arrival with a partner
+        self.given_up = [0, 0]
+        self.waiting: list[list[int | None]] = [[], []]
+        self.counts: dict[str, dict[str, int]] = {}
+        self.first: list[str | None] = [None, None]
+
+    def result(self) -> ModelResult:
+        while any(self.goes_on(which) for which in (0, 1)):
+            if not self.in_step():
+                self.take(self.choose())
+        for which in (0, 1):
+            while self.waiting[which]:
+                self.give_up(which)
+        return ModelResult(self.counts, (self.first[0], self.first[1]), (self.given_up[0], self.given_up[1]))
+
+    def goes_on(self, which: int) -> bool:
+        return self.at[which] < len(self.logs[which])
+
+    def alive(self, which: int) -> list[int]:
+        return [index for index in self.waiting[which] if index is not None]
+
+    def note(self, which: int, index: int, kind: str, found: str) -> None:
+        self.counts.setdefault(kind, dict.fromkeys(CLASSES, 0))[found] += 1
         if index == 0:
-            first[which] = found
+            self.first[which] = found
 
-    def give_up(which: int) -> None:
-        index = waiting[which].pop(0)
-        while waiting[which] and waiting[which][0] is None:
-            waiting[which].pop(0)
-        assert index is not None
-        line = logs[which][index]
-        note(which, index, line.kind, "missing" if which == 0 else "extra")
+    def in_step(self) -> bool:
+        """Nobody waits, and the next lines are the same: they are taken together."""
+        if not all(self.goes_on(which) and not self.alive(which) for which in (0, 1)):
+            return False
+        line, other = (self.logs[which][self.at[which]] for which in (0, 1))
+        if line.body != other.body:
+            return False
+        self.settled = list(self.at) if line.kind == "arrival" else self.settled
+        self.note(0, self.at[0], line.kind, "same")
+        self.first[1] = "same" if self.at[1] == 0 else self.first[1]
+        self.spine = list(self.at)
+        self.at = [self.at[0] + 1, self.at[1] + 1]
+        return True
 
-    def choose() -> int:
-        if at[0] == len(a) or at[1] == len(b):
-            return 1 if at[0] == len(a) else 0
-        heads = a[at[0]].t_ms, b[at[1]].t_ms
-        ahead = [
-            sum(line.kind == "arrival" for line in logs[which][settled[which] + 1 : at[which]]) for which in (0, 1)
-        ]
+    def choose(self) -> int:
+        if not all(self.goes_on(which) for which in (0, 1)):
+            return 0 if self.goes_on(0) else 1
+        ahead, times = [], []
+        for which in (0, 1):
+            read = self.logs[which][self.settled[which] + 1 : self.at[which]]
+            ahead.append(sum(line.kind == "arrival" for line in read))
+            times.append(self.logs[which][self.at[which]].t_ms)
         if ahead[0] != ahead[1]:
             return 0 if ahead[0] < ahead[1] else 1
-        if heads[0] != heads[1]:
-            return 0 if heads[0] < heads[1] else 1
-        return 0 if len(alive(0)) <= len(alive(1)) else 1
+        if times[0] != times[1]:
+            return 0 if times[0] < times[1] else 1
+        return 0 if len(self.alive(0)) <= len(self.alive(1)) else 1
 
-    def alive(which: int) -> list[int]:
-        return [index for index in waiting[which] if index is not None]
-
-    while at[0] < len(a) or at[1] < len(b):
-        if at[0] < len(a) and at[1] < len(b) and not alive(0) and not alive(1):
-            line, other = a[at[0]], b[at[1]]
-            if line.body == other.body:
-                settled = list(at) if line.kind == "arrival" else settled
-                note(0, at[0], line.kind, "same")
-                first[1] = "same" if at[1] == 0 else first[1]
-                spine = list(at)
-                at = [at[0] + 1, at[1] + 1]
-                continue
-        which = choose()
-        line, index = logs[which][at[which]], at[which]
-        at[which] += 1
-        other_log = 1 - which
-        partner = next((i for i in alive(other_log) if logs[other_log][i].key == line.key), None)
+    def take(self, which: int) -> None:
+        line, index, other = self.logs[which][self.at[which]], self.at[which], 1 - which
+        self.at[which] += 1
+        partner = next((i for i in self.alive(other) if self.logs[other][i].key == line.key), None)
         if partner is None:
-            if len(waiting[which]) == window:
-                give_up(which)
-                given_up[which] += 1
-            waiting[which].append(index)
-            continue
-        place = waiting[other_log].index(partner)
-        waiting[other_log][place] = None
-        while waiting[other_log] and waiting[other_log][0] is None:
-            waiting[other_log].pop(0)
-        found_line = logs[other_log][partner]
-        in_order = index > spine[which] and partner > spine[other_log]
+            if len(self.waiting[which]) == self.window:
+                self.give_up(which)
+                self.given_up[which] += 1
+            self.waiting[which].append(index)
+            return
+        self.leave(other, partner)
+        found_line = self.logs[other][partner]
+        in_order = index > self.spine[which] and partner > self.spine[other]
         if in_order:
-            spine[which], spine[other_log] = index, partner
+            self.spine[which], self.spine[other] = index, partner
         if line.kind == "arrival":
-            settled[which], settled[other_log] = max(settled[which], index), max(settled[other_log], partner)
+            self.settled[which] = max(self.settled[which], index)
+            self.settled[other] = max(self.settled[other], partner)
         if line.content == found_line.content:
             found = "same" if in_order else "reordered"
         else:
             found = "moved" if line.timeless == found_line.timeless else "changed"
-        note(which, index, line.kind if which == 0 else found_line.kind, found)
+        self.note(which, index, line.kind if which == 0 else found_line.kind, found)
         if partner == 0:
-            first[other_log] = found
-    for which in (0, 1):
-        while waiting[which]:
-            give_up(which)
-    return ModelResult(counts, (first[0], first[1]), (given_up[0], given_up[1]))
+            self.first[other] = found
+
+    def give_up(self, which: int) -> None:
+        index = self.alive(which)[0]
+        self.leave(which, index)
+        self.note(which, index, self.logs[which][index].kind, "missing" if which == 0 else "extra")
+
+    def leave(self, which: int, index: int) -> None:
+        """A line waits no longer; places at the beginning without a line are given back."""
+        waiting = self.waiting[which]
+        waiting[waiting.index(index)] = None
+        while waiting and waiting[0] is None:
+            waiting.pop(0)

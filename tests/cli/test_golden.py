@@ -1,0 +1,151 @@
+"""`mocker-replay golden`: streams, exit codes, what CI reads, and the way from record to update."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def golden(folder: Path, *argv: str, ci: str | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mocker_replay", "golden", *argv]
+    env = {"PYTHONPATH": str(ROOT), "PATH": ""} | ({} if ci is None else {"CI": ci})
+    return subprocess.run(command, capture_output=True, check=False, text=True, cwd=folder, env=env)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A repository with a trace and one golden of it."""
+    shutil.copy(ROOT / "traces" / "tiny.jsonl", tmp_path / "tiny.jsonl")
+    done = golden(tmp_path, "record", "tiny", "tiny.jsonl", "--num-gpu-blocks", "64", "--with-log")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("recorded        goldens/tiny: 85 events of level passes, digest ")
+    return tmp_path
+
+
+def changed(folder: Path) -> None:
+    """Give the golden other settings than it was recorded with, as if the engine had changed."""
+    path = folder / "goldens" / "tiny" / "manifest.json"
+    text = path.read_text()
+    assert text.count('"max_num_seqs": 256') == 1
+    path.write_text(text.replace('"max_num_seqs": 256', '"max_num_seqs": 3'))
+
+
+def test_a_golden_that_is_the_same(folder: Path) -> None:
+    done = golden(folder, "check")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "same            tiny: 85 events\n", "")
+    golden(folder, "record", "other", "tiny.jsonl", "--event-level", "kv", "--quiet")
+    done = golden(folder, "check", "--dir", "goldens")
+    assert done.stdout.splitlines()[-1] == "2 goldens: 2 same"
+    assert golden(folder, "check", "tiny", "--quiet").stdout == ""
+
+
+def test_a_run_that_has_changed(folder: Path) -> None:
+    changed(folder)
+    report = folder / "report.xml"
+    done = golden(folder, "check", "--github", "--junit", str(report))
+    assert (done.returncode, done.stderr) == (1, "")
+    first, *lines = done.stdout.splitlines()
+    assert first == (
+        "::error file=goldens/tiny/manifest.json,title=mocker-replay golden%3A tiny::"
+        "first difference at seq 18, 34.680707 ms: pass_start changed"
+    )
+    assert lines[0] == "differs         tiny: first difference at seq 18, 34.680707 ms: pass_start changed"
+    assert "pass            worker 0, pass 1, starts here" in lines
+    assert any(line.startswith("settings        config.engine.max_num_seqs: a 256, b 3") for line in lines)
+    suites = ElementTree.parse(report).getroot()
+    assert (suites.get("tests"), suites.get("failures"), suites.get("errors")) == ("1", "1", "0")
+    assert "ranks[0].scheduled_requests" in str(suites.findtext("testsuite/testcase/failure"))
+    result = json.loads(golden(folder, "check", "--json").stdout)
+    assert result["same"] is False
+    assert result["goldens"][0]["diff"]["first"]["seq"] == 18
+
+
+def test_without_the_log_the_block_is_told(folder: Path) -> None:
+    golden(folder, "update", "tiny", "--without-log")
+    changed(folder)
+    done = golden(folder, "check")
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert lines[0] == "differs         tiny: events 0 to 94 differ first"
+    assert lines[1] == "block           0, from 0.0 ms to the end"
+    assert lines[2] == "passes          from pass 0 of worker 0 to the end"
+    assert "record or update --with-log" in lines[3]
+
+
+def test_an_update_is_asked_for_and_not_in_ci(folder: Path) -> None:
+    changed(folder)
+    done = golden(folder, "update", "tiny", ci="true")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "refused where CI is set" in done.stderr
+    done = golden(folder, "update", "tiny", "--dry-run")
+    assert done.returncode == 0
+    assert done.stdout.startswith("would change    tiny: first difference at seq 18")
+    assert golden(folder, "check").returncode == 1
+    done = golden(folder, "update", "tiny")
+    assert done.returncode == 0
+    assert done.stdout.startswith("updated         tiny: first difference at seq 18")
+    assert golden(folder, "check", ci="true").returncode == 0
+    assert golden(folder, "update", "tiny").stdout == "up to date      tiny: 95 events\n"
+    result = json.loads(golden(folder, "update", "tiny", "none", "--json").stdout)
+    assert [(found["name"], found["written"]) for found in result["goldens"]] == [("tiny", False), ("none", False)]
+
+
+def test_inputs_and_goldens_that_are_others_exit_2(folder: Path) -> None:
+    trace = folder / "tiny.jsonl"
+    trace.write_text(trace.read_text().replace('"output_length": 3', '"output_length": 4'))
+    done = golden(folder, "check", "--github", "--json")
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["goldens"][0]["status"] == "other_input"
+    assert done.stderr.startswith("::error file=goldens/tiny/manifest.json,")
+    assert golden(folder, "update", "none").returncode == 2
+    for argv in (
+        ("check", "none"), ("check", "--dir", "nowhere"),
+        ("record", "tiny", "tiny.jsonl"), ("record", "x", "none.jsonl"),
+        ("record", "x", "tiny.jsonl", "--tolerance", "std_ttft_ms"),
+        ("record", "x", "tiny.jsonl", "--tolerance", "p99_ttft_ms=1e-9"),
+        ("record", "x", "tiny.jsonl", "--num-workers", "0"), ("record", "x", "tiny.jsonl", "--event-level", "most"),
+        ("record", "x", "tiny.jsonl", "--events", "log.jsonl"), ("update",), ("chek",), (),
+    ):  # fmt: skip
+        done = golden(folder, *argv)
+        assert done.returncode == 2, argv
+        assert "Traceback" not in done.stderr, argv
+    assert "did you mean check?" in golden(folder, "chek").stderr
+    assert sorted(path.name for path in (folder / "goldens").iterdir()) == ["tiny"]
+
+
+def test_a_run_that_breaks_exits_3(folder: Path) -> None:
+    (folder / "models.py").write_text(
+        "class Broken:\n"
+        "    def prefill(self, *args):\n        return 1.0\n"
+        "    def decode(self, *args):\n        raise ValueError('worn out')\n"
+        "class Sound(Broken):\n"
+        "    def decode(self, *args):\n        return 2.0\n"
+    )
+    done = golden(folder, "record", "own", "tiny.jsonl", "--timing-model", "models:Broken")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "worn out" in done.stderr
+    done = golden(folder, "record", "own", "tiny.jsonl", "--timing-model", "models:Sound")
+    assert done.returncode == 0
+    assert golden(folder, "check", "own").returncode == 0
+    done = golden(folder, "check", "own", "--timing-model", "models:Broken")
+    assert done.returncode == 3
+    assert done.stdout.startswith("broken          own: the run stopped at ")
+
+
+def test_help_names_the_verbs_and_the_flags_of_run(folder: Path) -> None:
+    done = golden(folder, "--help")
+    assert done.returncode == 0
+    assert all(f"  {verb} " in done.stdout for verb in ("record", "check", "update"))
+    text = golden(folder, "record", "--help").stdout
+    assert "--max-num-seqs" in text
+    assert "--sla-ttft-ms" in text
+    assert "--mode" not in text
+    assert "--requests" not in text
