@@ -14,6 +14,7 @@ import pytest
 
 from mocker_replay.errors import ExitCode
 from mocker_replay.log.diff import diff_logs
+from mocker_replay.log.reader import LogError
 from tests.support.logs import (
     MUTATIONS,
     LogText,
@@ -23,6 +24,7 @@ from tests.support.logs import (
     random_run,
     read_log,
     record,
+    with_footer,
     write_log,
 )
 
@@ -112,6 +114,35 @@ def test_a_run_done_again_is_the_same(tmp_path: Path) -> None:
         assert diff.counts is not None
         assert diff.counts.total("same") == diff.num_events[0] > 0
         assert [metric for metric in diff.metrics if metric.a != metric.b] == []
+
+
+def test_a_log_that_is_damaged_anyhow_is_never_the_same(runs: list[LogText], tmp_path: Path) -> None:
+    """Bytes changed, lost or doubled anywhere: a difference, or a log that is refused, and never a traceback."""
+    a, b = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    for seed in range(400):
+        rng = random.Random(seed)
+        log = with_footer(runs[seed % len(runs)].header, runs[seed % len(runs)].lines[:150])
+        data = bytearray(write_log(a, log).read_bytes())
+        for _ in range(rng.randint(1, 3)):
+            at = rng.randrange(len(log.header) + 1, len(data))
+            change = rng.randrange(4)
+            if change == 0:
+                data[at] ^= 1 << rng.randrange(8)
+            elif change == 1:
+                del data[at : at + rng.randint(1, 40)]
+            elif change == 2:
+                data[at:at] = data[at : at + rng.randint(1, 40)]
+            else:
+                data[at : at + 1] = rng.choice([b"\n", b"{", b'"', b"\\", b"\0", b"\xff", b"]}"])
+        if data == a.read_bytes():
+            continue
+        b.write_bytes(data)
+        for ignore in ((), ("gauges", "ranks.fpm")):
+            try:
+                diff = diff_logs(a, b, verify=True, ignore=ignore, window_lines=64)
+            except LogError:
+                continue
+            assert diff.exit_code != ExitCode.OK, f"seed {seed}"
 
 
 def test_pieces_differ_from_run_to_run(runs: list[LogText]) -> None:

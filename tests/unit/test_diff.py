@@ -143,6 +143,8 @@ def test_settings_explain_and_do_not_count(write: Callable[..., Path]) -> None:
     header = orjson.loads(log.header)
     header["options"] = {"num_workers": 2, "sla_ttft_ms": 5.0, "telemetry_sample_interval_ms": 1.0}
     header["trace"]["digest"] = "11"
+    header["config"]["dynamo"] = {"bootstrap_port": 1}
+    header["config"]["engine"]["sglang"] = {"schedule_policy": "lpm"}
     a, b = write(log, "a.jsonl"), write(LogText(orjson.dumps(header), log.lines, log.footer), "b.jsonl")
     diff = diff_logs(a, b)
     assert diff.exit_code == ExitCode.OK
@@ -152,8 +154,12 @@ def test_settings_explain_and_do_not_count(write: Callable[..., Path]) -> None:
     )
     everything = {found.field for found in diff_logs(a, b, all_settings=True).settings}
     assert everything == {
-        "trace.digest", "options.num_workers", "options.sla_ttft_ms", "options.telemetry_sample_interval_ms"
+        "trace.digest", "options.num_workers", "options.sla_ttft_ms", "options.telemetry_sample_interval_ms",
+        "config.dynamo", "config.engine.sglang",
     }  # fmt: skip
+    header["config"]["engine"]["backend"] = "sglang"
+    b = write(LogText(orjson.dumps(header), log.lines, log.footer), "b.jsonl")
+    assert "config.engine.sglang" in {found.field for found in diff_logs(a, b).settings}
 
 
 # -- fields left out ---------------------------------------------------------------------------------
