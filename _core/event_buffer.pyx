@@ -123,6 +123,21 @@ cdef class EventBuffer:
             return np.empty(0, np.int64)
         return np.frombuffer((<char*>self.words)[:self.num_words * sizeof(int64_t)], np.int64).copy()
 
+    def rows(self):
+        """The records and the payload words as plain values; for the few records of one step, faster than arrays.
+
+        Returns:
+            list of tuples in the order of RECORD_DTYPE, list of int.
+        """
+        cdef Py_ssize_t i
+        cdef Event* event
+        records = []
+        for i in range(self.count):
+            event = &self.records[i]
+            records.append((event.t_ms, event.x, event.a, event.b, event.c, event.d, event.e, event.f,
+                            event.kind, event.worker, event.rank, event.request))
+        return records, [self.words[i] for i in range(self.num_words)]
+
     def append_record(self, int32_t kind, double t_ms, int32_t worker=0, int32_t rank=-1, int32_t request=-1, *,
                       int64_t a=0, int64_t b=0, int64_t c=0, int64_t d=0, int64_t e=0, int64_t f=0, double x=NAN, words=None):
         """Append one record from Python (consumers' tests and the realtime shell).

@@ -29,6 +29,7 @@ cdef class BlockScheduler(Scheduler):
     cdef int64_t prefill_prefix_sum
     # Cache events.
     cdef object _block_tokens            # callable(ordinal, first, stop) -> little-endian u32 bytes of generated tokens
+    cdef bint asks_prompt_tokens         # and of prompt tokens, at positions below 0
     cdef object _xxh3                    # callable(bytes, seed) -> int
     cdef dict _uniform_hashes            # local hash of a block of one repeated token
 

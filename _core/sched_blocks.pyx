@@ -277,12 +277,15 @@ cdef class BlockScheduler(Scheduler):
         return self.index.hashes[self.identity_of(request, block)]
 
     cdef object local_hash(self, Request* request, int64_t block):
-        """XXH3-64 of a block's tokens as little-endian 32-bit words. A prompt token is its trace hash id."""
+        """XXH3-64 of a block's tokens as little-endian 32-bit words. A prompt token is its trace hash id, unless the
+        caller knows prompts by their tokens."""
         cdef int64_t begin = block * self.block_size
         cdef int64_t end = begin + self.block_size
         cdef int64_t at = begin
         cdef int64_t upto
         cdef uint64_t key = 0
+        if self.asks_prompt_tokens:
+            return self._xxh3(self._block_tokens(request.ordinal, begin - request.n_in, end - request.n_in), HASH_SEED)
         parts = []
         while at < end and at < request.n_in:
             key = request.hash_ids[at // self.index.trace_block_size]

@@ -26,5 +26,6 @@ class VllmScheduler(CalendarScheduler):
         sampler_seed: int = 0,
         block_tokens: Callable[[int, int, int], bytes] | None = None,
         xxh3: Callable[[bytes, int], int] | None = None,
+        asks_prompt_tokens: bool = False,
         calendar: bool = True,
     ) -> None: ...

@@ -49,7 +49,8 @@ cdef class VllmScheduler(CalendarScheduler):
         timing: pass-time model.
         want: bits of optional records (event_buffer.Want).
         sampler_seed: seed of this rank's acceptance draws.
-        block_tokens, xxh3: see sched_blocks; needed only with cache events.
+        block_tokens, xxh3: see sched_blocks; needed only with cache events. asks_prompt_tokens: block_tokens knows the
+            tokens of prompts, too, at positions -input_tokens to -1; otherwise they are taken from the hash ids.
         calendar: skip requests about which nothing changes (sched_calendar); False goes request by request.
         The rest as in the engine configuration; None means unlimited.
     """
@@ -58,7 +59,7 @@ cdef class VllmScheduler(CalendarScheduler):
                  TimingModel timing not None, int32_t want=0, max_num_seqs=256, max_num_batched_tokens=8192,
                  max_model_len=None, bint enable_prefix_caching=True, bint enable_chunked_prefill=True,
                  str preemption_mode="lifo", accept_rates=(), uint64_t sampler_seed=0, block_tokens=None, xxh3=None,
-                 bint calendar=True):
+                 bint asks_prompt_tokens=False, bint calendar=True):
         cdef Py_ssize_t i
         if preemption_mode not in ("lifo", "fifo"):
             raise ValueError(f"unknown preemption_mode {preemption_mode!r}")
@@ -80,6 +81,7 @@ cdef class VllmScheduler(CalendarScheduler):
             self.index.track_hashes()
             self.pool.keep_removed = True
         self._block_tokens, self._xxh3, self._uniform_hashes = block_tokens, xxh3, {}
+        self.asks_prompt_tokens = asks_prompt_tokens
         self.num_drafts = len(accept_rates)
         for i in range(self.num_drafts):
             self.accept_rates[i] = accept_rates[i]

@@ -65,6 +65,7 @@ def build_machine(
     want: int,
     timing: TimingModel | None = None,
     block_tokens: BlockTokens | None = None,
+    asks_prompt_tokens: bool = False,
 ) -> Machine:
     """The machine of one worker, with a scheduler for each of its ranks, publishing into `out`.
 
@@ -72,7 +73,8 @@ def build_machine(
         trace_block_size: tokens a block identity of a prompt stands for.
         want: optional records somebody reads (`Want` bits of the event buffer).
         timing: pass-time model, where several workers share one.
-        block_tokens: generated tokens for the hashes of cache events; needed with WANT_KV.
+        block_tokens: generated tokens for the hashes of cache events; needed with WANT_KV. asks_prompt_tokens: it knows
+            those of prompts, too, at positions below 0.
 
     Raises:
         ConfigError: not supported, or a profile that cannot be read.
@@ -102,6 +104,7 @@ def build_machine(
             accept_rates=config.aic_nextn_accept_rates,
             sampler_seed=(config.aic_mtp_seed + worker * config.dp_size + rank) % 2**64,
             block_tokens=block_tokens,
+            asks_prompt_tokens=asks_prompt_tokens,
             xxh3=xxh3,
         )
         for rank in range(config.dp_size)

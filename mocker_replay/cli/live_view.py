@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mocker_replay.replay.realtime import RealtimeView
+    from mocker_replay.replay.realtime_view import RealtimeView
 
 Watch = Callable[["RealtimeView"], None]
 _PLAIN_INTERVAL_MS = 10_000.0

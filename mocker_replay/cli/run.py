@@ -6,6 +6,7 @@ It decides what goes to which stream and which exit code is returned; the replay
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -111,7 +112,16 @@ def _replay_and_report(trace: str, given: Mapping[str, Any]) -> int:
         from mocker_replay.report.render import render_summary
 
         render_summary(result.summary, result.facts, summary_console(on_stderr="-" in outputs.values()))
+    if realtime is not None and result.summary["realtime"]["late"]:
+        print(_lateness_text(result.summary["realtime"]), file=sys.stderr, flush=True)
     return int(result.exit_code)
+
+
+def _lateness_text(told: Mapping[str, Any]) -> str:
+    """Why a run that was otherwise fine is no valid measurement."""
+    kinds = {"arrivals": told["arrival_lateness"], "pass ends": told["pass_end_lateness"]}
+    worst = ", ".join(f"{name} at most {late['max_ms']:,.3f} ms" for name, late in kinds.items() if late is not None)
+    return f"the run was late: {worst}; --max-lateness-ms allows {told['max_lateness_limit_ms']:g} ms"
 
 
 def _outputs(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,10 +171,16 @@ def _realtime_settings(given: Mapping[str, Any]) -> RealtimeOptions | None:
     if str(values.get("output_buffering", "")).isdecimal():
         values["output_buffering"] = int(values["output_buffering"])
     options = RealtimeOptions(**values)
-    options.validate(_flag_of)
+    faults = []
+    try:
+        options.validate(_flag_of)
+    except UsageError as exc:
+        faults += exc.faults
     if given["telemetry"] is not None:
         rule = "is not built for --mode realtime; an accelerated run gives the samples"
-        raise UsageError.of([Fault("--telemetry", 0, "", given["telemetry"], rule)])
+        faults.append(Fault("--telemetry", 0, "", given["telemetry"], rule))
+    if faults:
+        raise UsageError.of(faults)
     return options
 
 

@@ -6,6 +6,7 @@ from mocker_replay.identity import deterministic_output_tokens, stable_request_u
 from mocker_replay.live.engine import LiveEngine
 from mocker_replay.live.errors import AlreadyActive, LiveError, NotRunning
 from mocker_replay.live.metrics import EngineMetrics, ForwardPass, KvEvent
+from mocker_replay.live.operations import Submission
 from mocker_replay.live.rank import RankConfig
 from mocker_replay.live.request import Admission, GenerateRequest, Signal
 from mocker_replay.live.stream import Registration, RequestStream
@@ -27,6 +28,7 @@ __all__ = [
     "Registration",
     "RequestStream",
     "Signal",
+    "Submission",
     "Watch",
     "WatchClosed",
     "deterministic_output_tokens",

@@ -39,7 +39,8 @@ class Effects:
         self._group = group
         self._events = events
         self._held_kv: dict[int, list[KvEvent]] = {}  # by rank: of commands in mid-pass
-        self._in_completion: asyncio.Future[None] | None = None
+        self._in_completion = False
+        self._draining: list[asyncio.Future[None]] = []
 
     async def run(self) -> None:
         """Dispatch until the driver has stopped."""
@@ -53,8 +54,10 @@ class Effects:
 
     async def drained(self) -> None:
         """Until no completed pass is being dispatched."""
-        while self._in_completion is not None:
-            await asyncio.shield(self._in_completion)
+        while self._in_completion:
+            drained: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._draining.append(drained)
+            await drained
 
     # -- commands and starts ------------------------------------------------------------------------
 
@@ -96,7 +99,7 @@ class Effects:
         """Everything a pass end makes visible; the boundary is finished in any case but one."""
         boundary = event.boundary
         assert boundary is not None, "a completed pass brings its boundary"
-        self._in_completion = asyncio.get_running_loop().create_future()
+        self._in_completion = True
         try:
             error: Exception | None = None
             delivered = True
@@ -113,8 +116,10 @@ class Effects:
             if error is not None:
                 raise error
         finally:
-            self._in_completion.set_result(None)
-            self._in_completion = None
+            self._in_completion = False
+            for drained in self._draining:
+                resolve(drained, None)
+            self._draining.clear()
 
     async def _finish(self, boundary: Boundary) -> None:
         """Let the driver go on; one that has stopped says why itself."""
@@ -153,6 +158,8 @@ class Effects:
 
         Resolves when the routes have the signals, not when the lane has them.
         """
+        if (refused := rank.deliver_now(signals)) is not None:
+            return refused
         batch = Outputs(signals, asyncio.get_running_loop().create_future())
         key = self._group.token.on_cancel(partial(resolve, batch.failed, None))
         try:
@@ -241,14 +248,12 @@ def _metrics_of(rank: Rank, records: Sequence[EventRecord]) -> EngineMetrics | N
             gauges = record
     if gauges is None:
         return None
-    before = rank.metrics.value
-    return before._replace(
-        active_blocks=gauges.a, running=gauges.c, waiting=gauges.d, cache_hit_tokens=0, cache_total_tokens=0
-    )
+    return EngineMetrics(rank.dp_rank, gauges.a, rank.total_blocks, gauges.c, gauges.d, rank.preemptions)
 
 
 def publish_metrics(rank: Rank, metrics: EngineMetrics) -> None:
-    rank.metrics.set(metrics.latched(rank.metrics.value)._replace(preemptions=rank.preemptions))
+    """Make a snapshot the latest one of its rank."""
+    rank.metrics.set(metrics.latched(rank.metrics.value))
 
 
 def _to_cancel(failed: Sequence[tuple[Rank, OutputSignal]]) -> list[tuple[Rank, int]]:

@@ -57,8 +57,7 @@ class LiveEngine:
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
-        loop = asyncio.get_running_loop()
-        self._finalizer = weakref.finalize(self, call_on, loop, rank.release)
+        self._finalizer = weakref.finalize(self, call_on, rank.loop, rank.release)
         self._finalizer.atexit = False
 
     # -- starting -----------------------------------------------------------------------------------
@@ -135,7 +134,7 @@ class LiveEngine:
             want |= Want.FPM
         machine = build_machine(
             engine, EventBuffer(), worker=0, trace_block_size=engine.block_size, want=want,
-            block_tokens=group.plans.packed if group.plans.wanted else None,
+            block_tokens=group.plans.packed if group.plans.wanted else None, asks_prompt_tokens=group.plans.wanted,
         )  # fmt: skip
         return cls.start_over(machine, ranks, group, around, total_blocks=engine.num_gpu_blocks)
 
@@ -221,6 +220,7 @@ class LiveEngine:
 
     @property
     def dp_rank(self) -> int:
+        """Number of this rank in its engine, from 0."""
         return self._rank.dp_rank
 
     @property
@@ -252,11 +252,7 @@ class LiveEngine:
         Raises:
             LiveError: the first thing that went wrong, or requests that were left behind.
         """
-        rank = self._rank
-        rank.group.token.cancel()
-        rank.token.cancel()
-        rank.routes.close_all()
-        await rank.shut_down()
+        await self._rank.shut_down()
 
     async def __aenter__(self) -> LiveEngine:
         return self

@@ -39,9 +39,10 @@ class Group:
     def __init__(self, token: CancelToken, trace_block_size: int) -> None:
         self.token = token
         self.trace_block_size = trace_block_size
-        self.plans = TokenPlans()
+        self.plans = TokenPlans(trace_block_size)
         self.ranks: tuple[Rank, ...] = ()
         self.error: LiveError | None = None  # the first one
+        self.log_level = logging.ERROR  # at which it is logged; lower where somebody else tells of it
         self._driver: Driver | None = None
         self._effects: Effects | None = None
         self._pending: dict[int, SendResult] = {}
@@ -59,6 +60,7 @@ class Group:
 
     @property
     def driver(self) -> Driver:
+        """The driver of all ranks."""
         assert self._driver is not None, "started"
         return self._driver
 
@@ -123,7 +125,7 @@ class Group:
         """Something went wrong that the engine cannot survive; what counts is the first of such errors."""
         if self.error is None:
             self.error = error
-            _log.log(level, "a live engine stops: %s", error)
+            _log.log(min(level, self.log_level), "a live engine stops: %s", error)
         self.token.cancel()
 
     async def drained(self) -> None:

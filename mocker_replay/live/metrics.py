@@ -33,11 +33,12 @@ class EngineMetrics(NamedTuple):
 
     @property
     def idle(self) -> bool:
+        """No request is running or waiting."""
         return self.running == 0 and self.waiting == 0
 
     def latched(self, before: EngineMetrics) -> EngineMetrics:
         """A snapshot without look-ups keeps the cache figures of the one before."""
-        if self.cache_total_tokens:
+        if self.cache_total_tokens or not before.cache_total_tokens:
             return self
         return self._replace(cache_hit_tokens=before.cache_hit_tokens, cache_total_tokens=before.cache_total_tokens)
 

@@ -52,6 +52,7 @@ class Operation:
 
     @property
     def done(self) -> bool:
+        """The outcome is known."""
         return self._done
 
     async def wait(self) -> bool:
@@ -86,6 +87,7 @@ class Submission(Operation):
         self._route = route
 
     def start(self, prompt: Prompt, output_tokens: int) -> None:
+        """Put the command on its way."""
         self._rank.send_submit(self._route, prompt, output_tokens, self._answered)
 
     def _answered(self, event: Published | None, text: str) -> None:
@@ -126,6 +128,7 @@ class Cancellation(Operation):
         self._explicit = explicit
 
     def start(self) -> None:
+        """Ask the scheduler as soon as it has the request."""
         self._route.when_admitted(self._admitted)
 
     def _admitted(self, active: bool) -> None:

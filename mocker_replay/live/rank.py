@@ -103,6 +103,7 @@ class Rank:
         self.group = group
         self.dp_rank = dp_rank
         self.config = config
+        self.total_blocks = total_blocks
         self.token: CancelToken = group.token.child()
         self.released = False  # the last clone of the engine is gone
         self.routes = Routes()
@@ -111,18 +112,20 @@ class Rank:
         self.preemptions = 0  # since the start
         self._dispatcher: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[str | None] | None = None
+        self.loop = asyncio.get_running_loop()  # the one it belongs to
         self.token.on_cancel(self._stopped)
 
     def start(self) -> None:
         """Start the dispatcher."""
-        loop = asyncio.get_running_loop()
-        self._dispatcher = loop.create_task(self._supervise(), name=f"event dispatcher of rank {self.dp_rank}")
+        self._dispatcher = self.loop.create_task(self._supervise(), name=f"event dispatcher of rank {self.dp_rank}")
 
     @property
     def running(self) -> bool:
+        """Requests are taken."""
         return not self.token.cancelled
 
     def not_running(self) -> NotRunning | None:
+        """The error to raise when the rank has stopped."""
         return None if self.running else NotRunning("the engine is not running")
 
     # -- requests -----------------------------------------------------------------------------------
@@ -131,6 +134,7 @@ class Rank:
         self, request: GenerateRequest, *, scheduler_id: int | None = None, prompt: Prompt | None = None
     ) -> tuple[Registration, RequestStream]:
         """Register a request; see `LiveEngine.prepare`. A replay names the request and knows its blocks."""
+        self._require_loop()
         if (error := self.not_running()) is not None:
             raise error
         output_tokens = checked_count(request.effective_output_tokens, "max_output_tokens", 0)
@@ -139,7 +143,7 @@ class Rank:
         if prompt is None:
             prompt = prompt_of(request, self.group.trace_block_size)
         client_id = request.client_id or uuid.uuid4()
-        plan = TokenPlan(request.planned_tokens(), str(client_id))
+        plan = TokenPlan(request.planned_tokens(), client_id)
         number = self.group.new_scheduler_id() if scheduler_id is None else scheduler_id
         route = Route(client_id, number, self.config.capacity_for(output_tokens), plan)
         assert route.queue is not None
@@ -162,7 +166,7 @@ class Rank:
         """Put a submission on the command lane."""
         from mocker_replay._core.lanes import Command
 
-        self.group.plans.add(route.scheduler_id, route.plan)
+        self.group.plans.add(route.scheduler_id, route.plan, prompt)
 
         def on_sent(event: Published | None, text: str) -> None:
             if event is None:
@@ -185,6 +189,8 @@ class Rank:
         )
 
     def cancel_route(self, route: Route, *, explicit: bool = True) -> Cancellation:
+        """End the stream at once and ask the scheduler; `explicit` as in `Cancellation`."""
+        self._require_loop()
         return start_cancellation(self, route, explicit=explicit)
 
     def drop_stream(self, route: Route) -> None:
@@ -193,6 +199,7 @@ class Rank:
             self.cancel_route(route, explicit=False)
 
     def close_route(self, route: Route) -> None:
+        """End the stream and forget the route; the scheduler is not asked."""
         route.shutdown()
         self.routes.remove(route)
 
@@ -205,6 +212,14 @@ class Rank:
             self.token.cancel()
             self.group.released()
 
+    def _require_loop(self) -> None:
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is not self.loop:
+            raise LiveError("an engine is used in the loop it was started in; see asyncio.run_coroutine_threadsafe")
+
     def _stopped(self) -> None:
         self.routes.close_all()
 
@@ -216,10 +231,14 @@ class Rank:
         """Until everything of this rank and its group has ended; see `LiveEngine.shutdown`.
 
         Raises:
-            LiveError: the first thing that went wrong, the same for every caller.
+            LiveError: the first thing that went wrong, the same for every caller; or called in another loop.
         """
+        self._require_loop()
+        self.group.token.cancel()
+        self.token.cancel()
+        self.routes.close_all()
         if self._ending is None:
-            self._ending = asyncio.get_running_loop().create_task(self._end(), name="shutdown of a live engine")
+            self._ending = self.loop.create_task(self._end(), name="shutdown of a live engine")
         error = await asyncio.shield(self._ending)
         if error is not None:
             raise LiveError(error)
@@ -304,10 +323,20 @@ class Rank:
         if self.token.cancelled:
             batch.failed.set_result(None if self.group.token.cancelled else list(batch.signals))
             return
+        batch.failed.set_result(self._refused(batch.signals))
+
+    def deliver_now(self, signals: Sequence[OutputSignal]) -> list[OutputSignal] | None:
+        """Deliver without a turn of the dispatcher; None where it has to wait for its turn or for the gate."""
+        gate = self.config.output_gate
+        batches = self.batches
+        if batches.unsettled or batches.closed or self.token.cancelled or not (gate is None or gate.value):
+            return None
+        return self._refused(signals)
+
+    def _refused(self, signals: Sequence[OutputSignal]) -> list[OutputSignal]:
+        """Deliver a batch; what could not be delivered."""
         observed_ms = self.group.wall_ms()
-        failed = [signal for signal in batch.signals if not self.deliver_one(signal, observed_ms)]
-        if not batch.failed.done():
-            batch.failed.set_result(failed)
+        return [signal for signal in signals if not self.deliver_one(signal, observed_ms)]
 
     def deliver_one(self, signal: OutputSignal, observed_ms: float) -> bool:
         """Hand one signal to its route; False if it could not be, and the request must be cancelled."""

@@ -53,6 +53,14 @@ class Prompt(NamedTuple):
 
     input_tokens: int
     hash_ids: tuple[int, ...]
+    tokens: bytes | None = None  # little-endian 32-bit words, where the caller gave tokens
+
+    def packed(self, first: int, stop: int, trace_block_size: int) -> bytes:
+        """Tokens first..stop as little-endian 32-bit words; in a block that is known by its id all are that id."""
+        if self.tokens is not None:
+            return self.tokens[4 * first : 4 * stop]
+        ids = [self.hash_ids[at // trace_block_size] % 2**32 for at in range(first, stop)]
+        return struct.pack(f"<{len(ids)}I", *ids)
 
 
 def prompt_of(request: GenerateRequest, trace_block_size: int) -> Prompt:
@@ -68,7 +76,9 @@ def prompt_of(request: GenerateRequest, trace_block_size: int) -> Prompt:
             raise LiveError("hash_ids go with input_tokens; the blocks of a prompt of token ids are named by content")
         if not len(request.prompt):
             raise LiveError("a prompt has at least one token")
-        return Prompt(len(request.prompt), _content_ids(_token_ids(request.prompt, "prompt"), trace_block_size))
+        tokens = _token_ids(request.prompt, "prompt")
+        packed = struct.pack(f"<{len(tokens)}I", *tokens)
+        return Prompt(len(tokens), _content_ids(packed, 4 * trace_block_size), packed)
     assert request.input_tokens is not None
     input_tokens = checked_count(request.input_tokens, "input_tokens", 1)
     needed = -(-input_tokens // trace_block_size)
@@ -110,12 +120,10 @@ def _words(values: Sequence[int], name: str, num_bits: int) -> tuple[int, ...]:
     return words
 
 
-def _content_ids(tokens: Sequence[int], block_size: int) -> tuple[int, ...]:
+def _content_ids(packed: bytes, step: int) -> tuple[int, ...]:
     """One identity a block, from its tokens alone: equal blocks after equal blocks are the same prefix."""
     from xxhash import xxh3_64_intdigest
 
-    packed = struct.pack(f"<{len(tokens)}I", *tokens)
-    step = 4 * block_size
     return tuple(xxh3_64_intdigest(packed[at : at + step]) for at in range(0, len(packed), step))
 
 
@@ -124,7 +132,7 @@ class TokenPlan:
 
     __slots__ = ("_name", "_planned")
 
-    def __init__(self, planned: Sequence[int] | None, name: str) -> None:
+    def __init__(self, planned: Sequence[int] | None, name: object) -> None:
         self._planned = planned
         self._name = name
 
@@ -132,39 +140,47 @@ class TokenPlan:
         """Token id at a position from 0."""
         if self._planned is not None:
             return self._planned[position]
-        return deterministic_output_tokens(0, self._name, 1, first=position)[0]
+        return deterministic_output_tokens(0, str(self._name), 1, first=position)[0]
 
     def packed(self, first: int, stop: int) -> bytes:
         """Tokens first..stop as little-endian 32-bit words, for the hashes of generated blocks."""
         if self._planned is not None:
             tokens = list(self._planned[first:stop])
         else:
-            tokens = deterministic_output_tokens(0, self._name, stop - first, first=first)
+            tokens = deterministic_output_tokens(0, str(self._name), stop - first, first=first)
         return struct.pack(f"<{len(tokens)}I", *tokens)
 
 
 class TokenPlans:
-    """Output tokens of the requests that a scheduler may ask about, by scheduler id; nothing where nobody asks."""
+    """Tokens of the requests that a scheduler may ask about, by scheduler id; nothing where nobody asks.
 
-    def __init__(self) -> None:
+    Args:
+        trace_block_size: tokens that an identity of a prompt stands for.
+    """
+
+    def __init__(self, trace_block_size: int) -> None:
         self.wanted = False
-        self._plans: dict[int, TokenPlan] = {}
+        self._trace_block_size = trace_block_size
+        self._plans: dict[int, tuple[TokenPlan, Prompt]] = {}
 
     def __len__(self) -> int:
         return len(self._plans)
 
-    def add(self, scheduler_id: int, plan: TokenPlan) -> None:
+    def add(self, scheduler_id: int, plan: TokenPlan, prompt: Prompt) -> None:
         """The request is on its way to the scheduler."""
         if self.wanted:
-            self._plans[scheduler_id] = plan
+            self._plans[scheduler_id] = plan, prompt
 
     def forget(self, scheduler_id: int) -> None:
         """The scheduler holds it no more, or never will."""
         self._plans.pop(scheduler_id, None)
 
     def packed(self, scheduler_id: int, first: int, stop: int) -> bytes:
-        """Generated tokens first..stop of a request as little-endian 32-bit words."""
-        return self._plans[scheduler_id].packed(first, stop)
+        """Tokens first..stop of a request as little-endian 32-bit words; those of its prompt lie below 0."""
+        plan, prompt = self._plans[scheduler_id]
+        length = prompt.input_tokens
+        data = prompt.packed(length + first, length + min(stop, 0), self._trace_block_size) if first < 0 else b""
+        return data + plan.packed(max(first, 0), stop) if stop > 0 else data
 
 
 class OutputSignal(NamedTuple):

@@ -204,9 +204,11 @@ class Routes:
         self._by_scheduler[route.scheduler_id] = route
 
     def by_client(self, client_id: uuid.UUID) -> Route | None:
+        """The route of a caller's name."""
         return self._by_client.get(client_id)
 
     def by_scheduler(self, scheduler_id: int) -> Route | None:
+        """The route of the scheduler's number."""
         return self._by_scheduler.get(scheduler_id)
 
     def holds(self, route: Route) -> bool:

@@ -6,7 +6,6 @@ specification, sections 3, 7 and 10.
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 import weakref
 from collections.abc import AsyncIterator
@@ -37,8 +36,7 @@ class RequestStream:
         self._route = route
         self._queue = queue
         self._reading = False
-        loop = asyncio.get_running_loop()
-        self._finalizer = weakref.finalize(self, call_on, loop, lambda: rank.drop_stream(route))
+        self._finalizer = weakref.finalize(self, call_on, rank.loop, lambda: rank.drop_stream(route))
         self._finalizer.atexit = False
 
     def __aiter__(self) -> AsyncIterator[Signal]:
@@ -126,8 +124,7 @@ class Registration:
         self._route = route
         self._prompt = prompt
         self._output_tokens = output_tokens
-        loop = asyncio.get_running_loop()
-        self._finalizer = weakref.finalize(self, call_on, loop, lambda: rank.close_route(route))
+        self._finalizer = weakref.finalize(self, call_on, rank.loop, lambda: rank.close_route(route))
         self._finalizer.atexit = False
 
     def drop(self) -> None:

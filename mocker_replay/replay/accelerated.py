@@ -41,12 +41,12 @@ class AcceleratedRun(RunBooks):
 
     def loop(self, interrupt: InterruptFlag) -> bool:
         """Until nothing is left (True), or the time limit or an interrupt ends the run (False)."""
-        self.workload.start(self.fleet)
+        self.start_workload()
         self.sinks.start(self.collector, self.fleet, self.router.take_hit_rates if self.router else None)
         while not interrupt.raised:
             status = self._advance()
             if status == "needs_rows":
-                self.workload.more(self.fleet)
+                self.more_rows()
             elif status == "ends":
                 self.workload.ended(self.fleet, self.fleet.ended_requests())
             elif status == "sample":

@@ -89,6 +89,21 @@ class RunBooks:
         """
         raise NotImplementedError
 
+    def start_workload(self) -> None:
+        """Hand over the first rows."""
+        self.workload.start(self.fleet)
+        self._take_names()
+
+    def more_rows(self) -> None:
+        """Hand over the next rows of a streaming trace."""
+        self.workload.more(self.fleet)
+        self._take_names()
+
+    def _take_names(self) -> None:
+        """Rows are named before anything happens to them: hashes of generated blocks are made from the name."""
+        for first_row, names in self.workload.take_new_names():
+            self.sinks.add_names(first_row, names)
+
     def publish_cuts(self) -> None:
         """The run is over: say which requests it leaves behind."""
         self.fleet.publish_cuts()
@@ -137,8 +152,6 @@ class RunBooks:
 
     def consume(self) -> None:
         """Hand the records to everybody who reads them, and forget them."""
-        for first_row, names in self.workload.take_new_names():
-            self.sinks.add_names(first_row, names)
         self.collector.consume(self.fleet.out)
         self.sinks.consume(self.fleet.out)
         if self.router is not None:

@@ -7,27 +7,29 @@ fleet's, the modelled time is the machines'. Source: replay through the driver, 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from mocker_replay._core.event_buffer import EventBuffer
 from mocker_replay._core.fleet import Handed
 from mocker_replay._core.types import EngineError
 from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions
-from mocker_replay.errors import ExitCode, UsageError
+from mocker_replay.errors import ExitCode
 from mocker_replay.events import Want
 from mocker_replay.identity import stable_request_uuid
 from mocker_replay.live.engine import Attachments, LiveEngine
-from mocker_replay.live.errors import LiveError
+from mocker_replay.live.errors import LiveError, NotRunning
 from mocker_replay.live.group import Group
 from mocker_replay.live.operations import Submission
 from mocker_replay.live.rank import Rank, RankConfig
-from mocker_replay.live.request import GenerateRequest, Prompt
+from mocker_replay.live.request import GenerateRequest, Prompt, Signal
 from mocker_replay.live.stream import RequestStream
 from mocker_replay.log.wall import WallRecorder
 from mocker_replay.replay.books import RunBooks, Stopped
 from mocker_replay.replay.interrupt import InterruptFlag
+from mocker_replay.replay.realtime_view import Views, Watch
 from mocker_replay.replay.sinks import Sinks
 from mocker_replay.replay.tap import Tap
 from mocker_replay.report.realtime import Punctuality
@@ -40,26 +42,9 @@ from mocker_replay.trace import TraceFacts, TraceSource
 # Modelled time 0 lies this far behind the start, so that starting up makes no row late.
 _HEAD_START_MS = 20.0
 _NAME_SEED = 0
-_WATCH_EVERY_MS = 250.0
 
 
-class RealtimeView(NamedTuple):
-    """What a live view shows of a run, a few times a second."""
-
-    wall_ms: float  # since modelled time 0
-    rows_arrived: int
-    rows_total: int
-    in_flight: int  # requests
-    running: int  # requests, all ranks
-    waiting: int  # requests, all ranks
-    active_blocks: int
-    total_blocks: int
-    arrivals_per_s: float  # over the last view's interval
-    max_lateness_ms: float  # of anything, so far
-    recent_lateness_ms: float  # the most since the last view
-
-
-Watch = Callable[[RealtimeView], None]
+Observe = Callable[[int, Signal, float], None]  # (row, what its client just read, measured time [ms])
 
 
 class RealtimeRun(RunBooks):
@@ -74,61 +59,61 @@ class RealtimeRun(RunBooks):
         sinks: Sinks,
         realtime: RealtimeOptions,
         watch: Watch | None,
-        clock: Clock | None = None,
+        observe: Observe | None = None,
     ) -> None:
         super().__init__(engine, options, facts, source, sinks, want=Want.TOKENS, external=True)
         self.realtime = realtime
         self.punctuality = Punctuality()
         self._watch = watch
-        self._clock = clock or MonotonicClock()
+        self._observe = observe
+        self._clock: Clock = MonotonicClock()
         self._nominal = realtime.clock == "nominal"
         self._origin_ns = 0
         self._end_wall_ms = 0.0
         self._engines: list[tuple[LiveEngine, ...]] = []  # by worker
         self._groups: list[Group] = []  # by worker
         self._clients: set[asyncio.Task[None]] = set()
+        self._living: dict[int, tuple[int, int]] = {}  # requests that arrived and have not ended: worker, rank
+        self._failure: Exception | None = None  # of anything beside the engines
         self._recorder = WallRecorder()
         self._alarm: Alarm
-        self._tap = Tap(self.fleet, self._recorder, self.punctuality, self.consume_with_wall, self._some_ended)
+        self._tap = Tap(
+            self.fleet, self._recorder, self.punctuality, self.consume_with_wall, self._some_ended, self._fail
+        )
 
     # -- the run ------------------------------------------------------------------------------------
 
     def loop(self, interrupt: InterruptFlag) -> bool:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return asyncio.run(self._main(interrupt))
-        raise UsageError("a realtime replay runs an event loop of its own; call it from a thread without a running one")
+        return asyncio.run(self.live(interrupt, self._clock))
 
-    async def _main(self, interrupt: InterruptFlag) -> bool:
+    async def live(self, interrupt: InterruptFlag, clock: Clock) -> bool:
+        """What `loop` does, in the running loop and by a clock of the caller's choice."""
         loop = asyncio.get_running_loop()
-        self._origin_ns = self._clock.now_ns() + ns_from_ms(_HEAD_START_MS)
-        self._alarm = Alarm(self._clock, self._origin_ns)
+        self._clock = clock
+        self._origin_ns = clock.now_ns() + ns_from_ms(_HEAD_START_MS)
+        self._alarm = Alarm(clock, self._origin_ns)
         interrupt.on_raise = lambda: loop.call_soon_threadsafe(self._alarm.ring)
-        self._start_engines()
-        watcher = loop.create_task(self._watch_all()) if self._watch is not None else None
+        watcher: asyncio.Task[None] | None = None
         try:
-            if self._nominal:
-                complete = await self._directed(interrupt)
-            else:
-                complete = await self._free(interrupt)
-            if not complete:
-                self._cut()
-            return complete
+            self._start_engines()
+            watcher = self._start_watcher()
+            complete = await self._until_over(interrupt)
         finally:
             interrupt.on_raise = None
             self._end_wall_ms = max(self._wall_ms(), 0.0)
             self._alarm.close()
             self._tap.close()
-            if watcher is not None:
-                watcher.cancel()
-            await self._shut_down()
+            await self._shut_down(watcher)
+        if self._failure is not None:  # a client's last words
+            raise self._failure
+        return complete
 
     def _start_engines(self) -> None:
         """A live engine over the machine of each worker; all steps of all machines are seen by one tap."""
         rank = RankConfig(output_buffering=self.realtime.output_buffering, allow_zero_output=True)
         for worker, machine in enumerate(self.fleet.machines):
             group = Group(CancelToken(), self.facts.trace_block_size)
+            group.log_level = logging.DEBUG  # the run tells of it
             group.token.on_cancel(self._alarm.ring)
             around = Attachments(
                 clock=self._clock,
@@ -145,11 +130,20 @@ class RealtimeRun(RunBooks):
             self._engines.append(engines)
             self._groups.append(group)
 
+    async def _until_over(self, interrupt: InterruptFlag) -> bool:
+        try:
+            complete = await (self._directed(interrupt) if self._nominal else self._free(interrupt))
+        except Stopped:
+            self._cut()
+            raise
+        if not complete:
+            self._cut()
+        return complete
+
     async def _directed(self, interrupt: InterruptFlag) -> bool:
         """Nominal clock: the fleet says who moves at which instant; only the wait for the instant is real."""
-        self.workload.start(self.fleet)
-        while not interrupt.raised:
-            self._check_alive()
+        self.start_workload()
+        while self._goes_on(interrupt):
             status = self.fleet.advance(min(self._wall_ms(), self.until_ms))
             if status == "move":
                 shell = self._groups[self.fleet.moving_worker].driver.shell
@@ -159,9 +153,9 @@ class RealtimeRun(RunBooks):
             elif status == "cancel":
                 self._client_leaves()
             elif status == "needs_rows":
-                self.workload.more(self.fleet)
+                self.more_rows()
             elif status == "ends":
-                self.workload.ended(self.fleet, self._ended())
+                self.workload.ended(self.fleet, self.fleet.ended_requests())
             elif status == "done":
                 return True
             elif self.fleet.next_instant_ms > self.until_ms:
@@ -172,72 +166,89 @@ class RealtimeRun(RunBooks):
 
     async def _free(self, interrupt: InterruptFlag) -> bool:
         """Measured clock: rows are handed over when the clock says so; the machines run by themselves."""
-        self.workload.start(self.fleet)
-        while not interrupt.raised:
-            self._check_alive()
+        self.start_workload()
+        while self._goes_on(interrupt):
             while self.fleet.needs_rows:
-                self.workload.more(self.fleet)
-            due_ms = self.fleet.next_due_ms
-            if due_ms > self.until_ms and self._wall_ms() >= self.until_ms:
-                return False
-            if due_ms <= self._wall_ms():
-                self._serve_due()
-            elif ended := self._ended():
-                self.fleet.note_now(self._wall_ms())
+                self.more_rows()
+            due_ms, wall_ms = self.fleet.next_due_ms, self._wall_ms()
+            if due_ms <= min(wall_ms, self.until_ms):
+                self._serve_due(wall_ms)
+            elif ended := self.fleet.ended_requests():
+                self.fleet.note_now(wall_ms)
                 self.workload.ended(self.fleet, ended)
-            elif due_ms == math.inf and self.punctuality.in_flight.now == 0:
-                await self._until_idle()
+            elif due_ms == math.inf and self._is_at_rest():
                 return True
+            elif wall_ms >= self.until_ms:
+                return False
             else:
                 await self._alarm.sleep_until(min(due_ms, self.until_ms))
         return False
 
-    def _serve_due(self) -> None:
+    def _serve_due(self, now_ms: float) -> None:
         """The row or cancellation that is due; rows first where both are."""
-        now_ms = self._wall_ms()
         self.fleet.note_now(now_ms)
         if self.fleet.next_row_ms <= self.fleet.next_due_ms:
             self._hand_over(now_ms)
         else:
             self._client_leaves()
 
-    def _ended(self) -> list[int]:
-        """Requests that ended since the last look, those ended at a boundary by a reader who was too slow included."""
-        return self.fleet.ended_requests() + (self._tap.take_ended() if self.workload.wakes else [])
+    def _goes_on(self, interrupt: InterruptFlag) -> bool:
+        """Whether nobody has interrupted the run.
 
-    def _check_alive(self) -> None:
-        """Raises Stopped: an engine cannot go on."""
+        Raises:
+            Stopped: an engine cannot go on; else whatever it was that failed beside the engines.
+        """
+        if self._failure is not None:
+            raise self._failure
         for group in self._groups:
-            if group.token.cancelled:
-                raise Stopped(EngineError(group.driver.shell.error or "a live engine stopped"))
+            shell = group.driver.shell
+            if shell.stopped or group.token.cancelled:
+                raise Stopped(EngineError(shell.error or str(group.error or "a live engine stopped")))
+        return not interrupt.raised
 
-    async def _until_idle(self) -> None:
-        """The last request has ended; let the machines come to rest."""
-        for group in self._groups:
-            while group.driver.shell.machine.phase_name != "idle" and not group.token.cancelled:
-                await asyncio.sleep(0)
+    def _is_at_rest(self) -> bool:
+        """Nobody waits for a request, and no pass is in flight that a client has left."""
+        return not self._living and all(machine.phase_name == "idle" for machine in self.fleet.machines)
 
     def _cut(self) -> None:
         """Say which requests the run leaves behind: those of the engines, then those on their way to one."""
-        for worker, group in enumerate(self._groups):
+        for worker in range(len(self._groups)):
+            first = len(self.fleet.out)
             self.fleet.publish_cuts(worker)
-            for command in group.driver.shell.waiting_commands():
-                self.fleet.publish_cut(command.request, worker, command.rank)
+            told = set(self.fleet.out.records_array()["request"][first:].tolist())
+            for request, place in self._living.items():
+                if place[0] == worker and request not in told:
+                    self.fleet.publish_cut(request, *place)
         self.consume_with_wall(self.fleet.out, self._wall_ms())
         self.fleet.clear_events()
 
     def publish_cuts(self) -> None:
         """Done when the run ended, before its engines were stopped."""
 
-    async def _shut_down(self) -> None:
+    async def _shut_down(self, watcher: asyncio.Task[None] | None) -> None:
         for engines in self._engines:
             try:
                 await engines[0].shutdown()
             except LiveError:
                 # Why an engine stopped is known from its machine.
                 continue
-        if self._clients:
-            await asyncio.wait(self._clients)
+        if watcher is not None:
+            watcher.cancel()
+        if self.realtime.reader_delay_ms:
+            # Who reads slowly may have an hour's worth of tokens; what is unread by now is of no interest.
+            for client in self._clients:
+                client.cancel()
+        if tasks := [*self._clients] + ([] if watcher is None else [watcher]):
+            await asyncio.wait(tasks)
+        # A finaliser of an engine holds its machine's shell, which holds this run: neither would ever be collected.
+        self._engines.clear()
+        self._groups.clear()
+
+    def _fail(self, error: Exception) -> None:
+        """Something beside the engines failed: an output, a client, the caller's own view. The run ends with it."""
+        if self._failure is None:
+            self._failure = error
+        self._alarm.ring()
 
     # -- rows ---------------------------------------------------------------------------------------
 
@@ -253,37 +264,42 @@ class RealtimeRun(RunBooks):
         self._recorder.arrival(handed.due_ms, handed.hash_ids)
         self.consume_with_wall(self.fleet.out, wall_ms)
         self.fleet.clear_events()
+        self._living[handed.request] = handed.worker, handed.rank
         rank = self._groups[handed.worker].ranks[handed.rank]
         stream, submission = self._submit(rank, handed)
-        client = asyncio.get_running_loop().create_task(self._read(stream, submission))
+        client = asyncio.get_running_loop().create_task(self._read(handed.request, stream, submission))
         self._clients.add(client)
         client.add_done_callback(self._clients.discard)
+        client.add_done_callback(self._task_ended)
 
     def _submit(self, rank: Rank, handed: Handed) -> tuple[RequestStream, Submission]:
         name = self.sinks.name_of(handed.request)
         client_id = stable_request_uuid(_NAME_SEED, name)
-        if rank.routes.by_client(client_id) is not None:
+        while rank.routes.by_client(client_id) is not None:
             # Two rows of one name may be in flight; their clients are two.
-            client_id = stable_request_uuid(_NAME_SEED, f"{name}#{handed.request}")
+            name += f"#{handed.request}"
+            client_id = stable_request_uuid(_NAME_SEED, name)
         request = GenerateRequest(max_output_tokens=handed.output_tokens, client_id=client_id)
         registration, stream = rank.prepare(
             request, scheduler_id=handed.request, prompt=Prompt(handed.input_tokens, handed.hash_ids)
         )
         return stream, rank.submit(registration)
 
-    async def _read(self, stream: RequestStream, submission: Submission) -> None:
+    async def _read(self, row: int, stream: RequestStream, submission: Submission) -> None:
         """A client: reads its tokens, as slowly as it was told to."""
         delay_s = self.realtime.reader_delay_ms / 1000.0
         async with stream:
             try:
                 await submission.wait()
-            except LiveError:
+            except NotRunning:
                 return
-            if self.realtime.output_buffering == "full" and not delay_s:
+            if self.realtime.output_buffering == "full" and not delay_s and self._observe is None:
                 # Whether tokens are read one by one cannot be told apart, and costs a turn of the loop each.
                 await stream.until_ended()
                 return
-            while await stream.recv() is not None:
+            while (signal := await stream.recv()) is not None:
+                if self._observe is not None:
+                    self._observe(row, signal, self._wall_ms())
                 if delay_s:
                     await asyncio.sleep(delay_s)
 
@@ -297,8 +313,10 @@ class RealtimeRun(RunBooks):
 
     # -- the books ----------------------------------------------------------------------------------
 
-    def _some_ended(self) -> None:
-        """Follow-ups may be due, or nothing is left."""
+    def _some_ended(self, requests: list[int]) -> None:
+        """Follow-ups may be due, or nothing is left; also told of steps without an end while nobody waits."""
+        for request in requests:
+            del self._living[request]
         if not self._nominal:
             self._alarm.ring()
 
@@ -318,39 +336,26 @@ class RealtimeRun(RunBooks):
         """Hand records to everybody who reads them; `events` may be those a boundary returned."""
         if not self._nominal and wall_ms > 0.0:
             self.fleet.note_now(wall_ms)
-        for first_row, names in self.workload.take_new_names():
-            self.sinks.add_names(first_row, names)
         self.collector.consume(events)
         if self.sinks.consume(events, lambda: self._recorder.text(max(wall_ms, 0.0))):
             self._recorder.clear()
         if self.router is not None:
             self.router.consume(events)
 
-    async def _watch_all(self) -> None:
-        """Show the run a few times a second."""
-        assert self._watch is not None
-        arrived_before, wall_before_ms = 0, 0.0
-        while True:
-            await asyncio.sleep(_WATCH_EVERY_MS / 1000.0)
-            wall_ms = max(self._wall_ms(), 0.0)
-            arrived = self.punctuality.num_arrived
-            gauges = self.collector.gauges().sum(axis=0).tolist()
-            self._watch(
-                RealtimeView(
-                    wall_ms=wall_ms,
-                    rows_arrived=arrived,
-                    rows_total=self.facts.num_rows,
-                    in_flight=self.punctuality.in_flight.now,
-                    running=gauges[2],
-                    waiting=gauges[3],
-                    active_blocks=gauges[0],
-                    total_blocks=self.engine.num_gpu_blocks * self.engine.dp_size * self.options.num_workers,
-                    arrivals_per_s=(arrived - arrived_before) * 1000.0 / max(wall_ms - wall_before_ms, 1e-9),
-                    max_lateness_ms=self.punctuality.max_lateness_ms,
-                    recent_lateness_ms=self.punctuality.take_recent_ms(),
-                )
-            )
-            arrived_before, wall_before_ms = arrived, wall_ms
+    def _start_watcher(self) -> asyncio.Task[None] | None:
+        if self._watch is None:
+            return None
+        total_blocks = self.engine.num_gpu_blocks * self.engine.dp_size * self.options.num_workers
+        views = Views(self.facts.num_rows, total_blocks, self.punctuality, self.collector.gauges, self._wall_ms)
+        watcher = asyncio.get_running_loop().create_task(views.show(self._watch), name="view of a replay")
+        watcher.add_done_callback(self._task_ended)
+        return watcher
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """A client or the view, which may have failed in code of the caller's."""
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._fail(error)
 
     def _wall_ms(self) -> float:
         """Wall time since modelled time 0 [ms]; negative during the head start."""

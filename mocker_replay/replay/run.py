@@ -20,7 +20,8 @@ from mocker_replay.replay.sinks import Sinks
 from mocker_replay.trace import TraceSource, open_trace
 
 if TYPE_CHECKING:
-    from mocker_replay.replay.realtime import Watch
+    from mocker_replay.replay.realtime import Observe
+    from mocker_replay.replay.realtime_view import Watch
 
 # Far beyond any fleet; each rank costs memory before the first request.
 _MAX_RANKS = 65_536
@@ -39,6 +40,7 @@ def replay(
     progress: Progress | None = None,
     realtime: RealtimeOptions | None = None,
     watch: Watch | None = None,
+    observe: Observe | None = None,
 ) -> ReplayResult:
     """Replay a trace, in virtual time or at its own pace (`options.mode`).
 
@@ -53,6 +55,8 @@ def replay(
             time [ms]).
         realtime: settings of a realtime run; it runs an event loop of its own.
         watch: called a few times a second of a realtime run with a RealtimeView.
+        observe: called in the loop of a realtime run whenever a client reads a token, with (row, Signal, measured time
+            [ms]); clients then read token by token, which costs each of them a turn of the loop.
 
     Raises:
         ConfigError, UsageError, TraceError: refused before anything runs; nothing is written.
@@ -84,7 +88,7 @@ def replay(
             else:
                 from mocker_replay.replay.realtime import RealtimeRun
 
-                run = RealtimeRun(engine, options, facts, source, sinks, realtime, watch)
+                run = RealtimeRun(engine, options, facts, source, sinks, realtime, watch, observe)
             result = run.result(interrupt)
     finally:
         if source is not trace:
@@ -105,7 +109,21 @@ def _realtime_options(options: ReplayOptions, given: RealtimeOptions | None, tel
     realtime.validate()
     if telemetry is not None and telemetry is not False:
         raise UsageError("telemetry is not built for mode realtime; an accelerated run gives the samples")
+    _require_no_running_loop()
     return realtime
+
+
+def _require_no_running_loop() -> None:
+    import asyncio
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise UsageError(
+        "a realtime replay runs an event loop of its own; from a running one call it in a thread: "
+        "await asyncio.to_thread(replay, ...)"
+    )
 
 
 def _open(trace: str | os.PathLike[str] | TraceSource, options: ReplayOptions) -> TraceSource:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from mocker_replay._core.event_buffer import EventBuffer
 from mocker_replay._core.fleet import Fleet
 from mocker_replay.events import EventKind
+from mocker_replay.log.records import append_records
 from mocker_replay.log.wall import WallRecorder
 from mocker_replay.report.realtime import Punctuality
 from mocker_replay.shells.realtime import Given, Observer
@@ -20,7 +21,9 @@ class Tap:
     """Between the shells of all workers and the books of the run.
 
     Args:
-        consume: takes the records of a step, with the measured time [ms]. on_end: called when requests ended.
+        consume: takes the records of a step, with the measured time [ms].
+        on_end: called with the requests that ended, and with none after each step taken while none is in flight.
+        on_failure: called when a step could not be dealt with; nothing is taken after that.
     """
 
     def __init__(
@@ -29,15 +32,16 @@ class Tap:
         recorder: WallRecorder,
         punctuality: Punctuality,
         consume: Callable[[EventBuffer, float], None],
-        on_end: Callable[[], None],
+        on_end: Callable[[list[int]], None],
+        on_failure: Callable[[Exception], None],
     ) -> None:
         self._fleet = fleet
         self._recorder = recorder
         self._punctuality = punctuality
         self._consume = consume
         self._on_end = on_end
+        self._on_failure = on_failure
         self._closed = False
-        self._ended: list[int] = []
 
     def of_worker(self, worker: int) -> Observer:
         """The observer for the shell of one worker."""
@@ -47,31 +51,36 @@ class Tap:
         """The run is over: what machines do while they are being stopped is not part of it."""
         self._closed = True
 
-    def take_ended(self) -> list[int]:
-        """Requests that ended by a command of their boundary's owner since the last call; the fleet sees all others."""
-        ended, self._ended = self._ended, []
-        return ended
-
     def stepped(
         self, worker: int, given: Given, deadline_ms: float | None, wall_ms: float, events: EventBuffer
     ) -> None:
         """One machine took a step."""
         if self._closed:
             return
+        try:
+            self._take(worker, given, deadline_ms, wall_ms, events)
+        except Exception as exc:
+            # A disk may be full; a shell in the middle of a step is not the one to end the run.
+            self._closed = True
+            self._on_failure(exc)
+
+    def _take(self, worker: int, given: Given, deadline_ms: float | None, wall_ms: float, events: EventBuffer) -> None:
         _record(self._recorder, worker, given)
         if given.stimulus == "pass_timer" and deadline_ms is not None:
             self._punctuality.pass_ends.add(wall_ms - deadline_ms)
-        if not len(events):
-            return
-        records = events.records_array()
-        ended = records["request"][records["kind"] == EventKind.TERMINAL].tolist()
-        if ended:
-            self._punctuality.in_flight.change(-len(ended), wall_ms)
-        if given.stimulus == "boundary_apply":
-            self._ended += ended
-        self._consume(events, wall_ms)
-        if ended:
-            self._on_end()
+        ended: list[int] = []
+        if len(events):
+            records = events.records_array()
+            if given.stimulus == "boundary_apply":
+                # The fleet must see them, too: a client who was to leave later is gone, a follow-up may be due.
+                append_records(self._fleet.out, records)
+                events = self._fleet.out
+            ended = records["request"][records["kind"] == EventKind.TERMINAL].tolist()
+            if ended:
+                self._punctuality.in_flight.change(-len(ended), wall_ms)
+            self._consume(events, wall_ms)
+        if ended or not self._punctuality.in_flight.now:
+            self._on_end(ended)
 
 
 class _WorkerTap:

@@ -31,8 +31,10 @@ class Lateness:
         return len(self._values_ms)
 
     def summary(self) -> dict[str, Any] | None:
-        """Percentiles by nearest rank, and a histogram; None without any event."""
+        """Percentiles by nearest rank, as those of latencies, and a histogram; None without any event."""
         import numpy as np
+
+        from mocker_replay.report.metrics import nearest_rank
 
         if not self._values_ms:
             return None
@@ -44,16 +46,11 @@ class Lateness:
         return {
             "count": len(values),
             "mean_ms": float(values.mean()),
-            "p50_ms": float(ordered[_rank_of(len(ordered), 0.50)]),
-            "p99_ms": float(ordered[_rank_of(len(ordered), 0.99)]),
+            "p50_ms": float(ordered[nearest_rank(len(ordered), 50)]),
+            "p99_ms": float(ordered[nearest_rank(len(ordered), 99)]),
             "max_ms": float(ordered[-1]),
             "histogram": [{"le_ms": le, "count": n} for le, n in zip(labels, counts, strict=True)],
         }
-
-
-def _rank_of(count: int, share: float) -> int:
-    """Index of a nearest-rank percentile among so many ordered values."""
-    return max(0, -(-int(share * 1000) * count // 1000) - 1)
 
 
 class InFlight:

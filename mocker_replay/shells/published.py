@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from mocker_replay.shells.boundary import Boundary
 
 _ID_MASK: Final = 2**64 - 1  # ids are unsigned, records are not
+_IN_PASS: Final = CommandFlag.IN_PASS.value
+_SUPPRESSED: Final = CommandFlag.SUPPRESSED.value
 _HEADS: Final = frozenset((EventKind.COMMAND, EventKind.PASS_START, EventKind.PASS_END, EventKind.INTERNAL_WORK))
 
 
@@ -55,12 +57,12 @@ class Published(NamedTuple):
     @property
     def in_pass(self) -> bool:
         """The command of this event was applied while a pass was in flight."""
-        return bool(self.records[0].c & CommandFlag.IN_PASS)
+        return bool(self.records[0].c & _IN_PASS)
 
     @property
     def suppressed(self) -> bool:
         """The command of this event dropped output that the pass in flight holds."""
-        return bool(self.records[0].c & CommandFlag.SUPPRESSED)
+        return bool(self.records[0].c & _SUPPRESSED)
 
     @property
     def is_request_cancellation(self) -> bool:
@@ -73,8 +75,8 @@ class Published(NamedTuple):
 
 def read_records(events: EventBuffer) -> tuple[list[EventRecord], list[int]]:
     """All records of a buffer with their payload words."""
-    records = [EventRecord._make(row) for row in events.records_array().tolist()]
-    return records, events.words_array().tolist()
+    rows, words = events.rows()
+    return list(map(EventRecord._make, rows)), words
 
 
 def split_events(events: EventBuffer, make_boundary: Callable[[], Boundary]) -> list[Published]:

@@ -47,6 +47,7 @@ class CancelToken:
 
     @property
     def cancelled(self) -> bool:
+        """It has fired."""
         return self._cancelled
 
     def child(self) -> CancelToken:
@@ -105,6 +106,7 @@ class Watch(Generic[T]):
 
     @property
     def value(self) -> T:
+        """The latest value."""
         return self._value
 
     @property
@@ -114,6 +116,7 @@ class Watch(Generic[T]):
 
     @property
     def closed(self) -> bool:
+        """There will be no further value."""
         return self._closed
 
     def set(self, value: T) -> None:

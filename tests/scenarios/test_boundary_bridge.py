@@ -269,6 +269,26 @@ def test_boundary_27_closed_output_receiver_cancels_at_the_first_boundary() -> N
     run_virtual(main)
 
 
+def test_boundary_27_failed_deliveries_are_cancelled_in_the_order_of_their_ids() -> None:
+    async def main(clock: VirtualClock) -> None:
+        commands = Commands()
+        engine = start(clock, observer=commands)
+        streams = []
+        for scheduler_id in (9, 3, 5):
+            registration, stream = rank_of(engine).prepare(ask(9), scheduler_id=scheduler_id)
+            rank_of(engine).submit(registration)
+            streams.append(stream)
+        await clock.turns(1)
+        for stream in streams[:2]:
+            stream._route.abandon()
+        assert (await clock.until_done(read_all(streams[2])))[-1].completed
+        applied = [given.command.request for given in commands.seen if given.stimulus == "boundary_apply"]
+        assert applied == [3, 9]
+        await rest_and_stop(clock, engine)
+
+    run_virtual(main)
+
+
 def test_boundary_27_a_publisher_that_fails_is_called_again(caplog: pytest.LogCaptureFixture) -> None:
     async def main(clock: VirtualClock) -> None:
         num_calls = 0

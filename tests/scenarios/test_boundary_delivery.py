@@ -16,6 +16,7 @@ from mocker_replay.live.request import OutputSignal, Signal, TokenPlan
 from mocker_replay.live.route import CancelResult, Delivery, Route, RouteState
 from tests.support.live import (
     SLOW,
+    Commands,
     ask,
     group_of,
     outcome_of,
@@ -220,13 +221,49 @@ def test_boundary_30_any_number_of_cancels() -> None:
     run_virtual(main)
 
 
-def refuse_next_cancel(engine: LiveEngine) -> None:
-    """The scheduler answers the next cancellation with an error."""
+def test_boundary_30_cancels_stand_in_line_behind_one_that_failed() -> None:
+    """Each asks the scheduler itself, one after the other, until one has an effect."""
+
+    async def main(clock: VirtualClock) -> None:
+        engine = start(clock, speedup_ratio=SLOW)
+        stream = await clock.until_done(engine.submit(ask(5)))
+        refuse_cancels(engine, 2)
+        cancels = [rank_of(engine).cancel_route(stream._route) for _ in range(4)]
+        outcomes = [await outcome_of(clock, cancel.wait()) for cancel in cancels]
+        assert [isinstance(outcome, LiveError) or outcome for outcome in outcomes] == [True, True, True, False]
+        assert [isinstance(outcome, LiveError) for outcome in outcomes] == [True, True, False, False]
+        await rest_and_stop(clock, engine)
+
+    run_virtual(main)
+
+
+def test_boundary_30_a_route_that_is_not_in_the_maps_is_not_cancelled() -> None:
+    async def main(clock: VirtualClock) -> None:
+        commands = Commands()
+        engine = start(clock, observer=commands, speedup_ratio=SLOW)
+        stream = await clock.until_done(engine.submit(ask(2)))
+        route = stream._route
+        rank_of(engine).routes.remove(route)
+        assert await stream.cancel() is False
+        rank_of(engine).routes.insert(route)
+        await clock.until_done(until_idle(engine))
+        assert [given.stimulus for given in commands.seen] == ["command_item", "boundary_apply"]
+        await rest_and_stop(clock, engine)
+
+    run_virtual(main)
+
+
+def refuse_cancels(engine: LiveEngine, num_cancels: int = 1) -> None:
+    """The scheduler answers so many cancellations with an error."""
     rank = rank_of(engine)
+    left = num_cancels
 
     def refuse(route, on_result) -> None:
-        del rank.send_cancel
-        on_result(None, "refused for a test")
+        nonlocal left
+        left -= 1
+        if left == 0:
+            del rank.send_cancel
+        asyncio.get_running_loop().call_soon(on_result, None, "refused for a test")
 
     rank.send_cancel = refuse
 
@@ -236,7 +273,7 @@ def test_boundary_31_cancel_error_from_the_scheduler() -> None:
         passes: list[ForwardPass] = []
         engine = start(clock, RankConfig(forward_pass_publisher=passes.append), speedup_ratio=SLOW)
         stream = await clock.until_done(engine.submit(ask(5)))
-        refuse_next_cancel(engine)
+        refuse_cancels(engine)
         error = await outcome_of(clock, stream.cancel())
         assert isinstance(error, LiveError)
         assert "refused for a test" in str(error)
@@ -255,8 +292,9 @@ def test_boundary_31_nobody_hears_the_error_of_a_drop(caplog: pytest.LogCaptureF
     async def main(clock: VirtualClock) -> None:
         engine = start(clock, speedup_ratio=SLOW)
         stream = await clock.until_done(engine.submit(ask(5)))
-        refuse_next_cancel(engine)
+        refuse_cancels(engine)
         stream.drop()
+        await clock.settle()
         assert "refused for a test" in caplog.text
         await rest_and_stop(clock, engine)
 

@@ -23,7 +23,8 @@ from mocker_replay.live import (
     stable_request_uuid,
 )  # fmt: skip
 from mocker_replay.live.metrics import ForwardPass
-from mocker_replay.live.request import Prompt
+from mocker_replay.live.rank import Admissions, SeenAdmission
+from mocker_replay.live.request import OutputSignal, Prompt
 from tests.support.live import (
     SLOW,
     Commands,
@@ -257,6 +258,23 @@ def test_boundary_21_admission_before_output_with_the_gate_open() -> None:
             await clock.until_done(admissions.take())
         ).reused_tokens == 4  # the block of the last token is computed anew
         await clock.until_done(read_all(again))
+        await rest_and_stop(clock, engine)
+
+    run_virtual(main)
+
+
+def test_boundary_21_an_output_stays_behind_an_admission_that_waits_for_its_turn() -> None:
+    async def main(clock: VirtualClock) -> None:
+        admissions: BoundedLane[Admission] = BoundedLane(None)
+        engine = start(clock, RankConfig(admissions=admissions))
+        rank = rank_of(engine)
+        _registration, _stream = rank.prepare(ask(), scheduler_id=7)
+        await rank.batches.send(Admissions([SeenAdmission(7, 0, 1.0)]))
+        assert rank.deliver_now([OutputSignal(7, 0, False, None, 1.0)]) is None
+        await clock.settle()
+        assert len(admissions) == 1
+        assert rank.deliver_now([OutputSignal(7, 0, False, None, 1.0)]) == []
+        rank.routes.close_all()
         await rest_and_stop(clock, engine)
 
     run_virtual(main)

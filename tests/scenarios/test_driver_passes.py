@@ -12,8 +12,8 @@ import pytest
 
 from mocker_replay._core.timing import TimingModel
 from mocker_replay.events import EventKind
-from mocker_replay.shells.readings import Measured
 from tests.support.machines import cancel, submit
+from tests.support.player import JumpingBack
 from tests.support.scene import APPLIED, COMMAND, PASS_END, PASS_START, SUBMITTED, WORK, Scene, of, pass_times, virtual
 from tests.support.virtual_loop import VirtualClock
 
@@ -259,21 +259,9 @@ async def test_driver_35_a_boundary_that_stays_ready_inherits_the_deadline(clock
     await scene.stop()
 
 
-class JumpingBack(Measured):
-    """A clock whose readings jump back again and again."""
-
-    def __init__(self) -> None:
-        self.num_read = 0
-
-    def reading(self, wall_ms: float, nominal_ms: float | None) -> float:
-        self.num_read += 1
-        return max(0.0, wall_ms - (0.0, 30.0, 4.0, 1_000.0, 0.25)[self.num_read % 5])
-
-
 @virtual
 async def test_driver_36_clock_that_jumps_back(clock: VirtualClock) -> None:
-    readings = JumpingBack()
-    scene = Scene(clock, readings=readings)
+    scene = Scene(clock, readings=JumpingBack())
     scene.submit(0, 4, 6)
     scene.submit(1, 4, 3)
     times: list[float] = []

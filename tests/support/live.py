@@ -126,6 +126,7 @@ def assert_stopped(engine: LiveEngine) -> None:
     assert len(group.plans) == 0 or group.error is not None or group.driver.shell.stopped
     assert not group._pending
     assert not group.driver.shell._replies
+    assert all(rank.batches.reader_gone for rank in group.ranks)
     assert group.driver.actor.done()
 
 

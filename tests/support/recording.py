@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from mocker_replay._core.driver import Machine
@@ -33,15 +33,33 @@ class Recorder:
         return [step.given.stimulus for step in self.steps]
 
 
-def run_again(machine: Machine, steps: Iterable[Taken]) -> list[Taken]:
+def first_difference(steps: Sequence[Taken], others: Sequence[Taken]) -> str | None:
+    """Where two runs part; None if they are one, to the last bit."""
+    for number, (step, other) in enumerate(zip(steps, others, strict=False)):
+        if step != other:
+            return f"step {number}: {step}, and {other}"
+    if len(steps) != len(others):
+        return f"{len(steps)} steps, and {len(others)}"
+    return None
+
+
+class Again(NamedTuple):
+    """What a fresh machine did when it was given the steps of a recording."""
+
+    steps: list[Taken]
+    replies: dict[int, tuple[bool, str]]  # by command
+
+
+def run_again(machine: Machine, steps: Iterable[Taken]) -> Again:
     """The same steps given to a fresh machine."""
-    again = []
+    again = Again([], {})
     for given in (step.given for step in steps):
-        machine.step(
+        step = machine.step(
             given.stimulus, given.reading_ms, command=given.command, num_cancels=given.num_cancels,
             num_commands=given.num_commands,
         )  # fmt: skip
         applied = given.stimulus == "boundary_apply"
-        again.append(Taken(given, *buffer_bytes(machine.boundary_events if applied else machine.out)))
+        again.steps.append(Taken(given, *buffer_bytes(machine.boundary_events if applied else machine.out)))
+        again.replies.update({command_id: (ok, text) for command_id, ok, text in step.replies})
         machine.out.clear()
     return again

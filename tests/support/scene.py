@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from mocker_replay._core._testing import ScriptedEngine
@@ -64,17 +64,21 @@ class Call:
 
 
 class Scene:
-    """A spawned driver of one scripted engine; passes take `pass_ms` each unless a timing model says otherwise."""
+    """A spawned driver of one scripted engine; passes take `pass_ms` each unless a timing model says otherwise.
+
+    `deadlines_ms`: of internal work.
+    """
 
     def __init__(
         self, clock: VirtualClock, pass_ms: float = 10.0, *, other_clock: Clock | None = None,
         control_capacity: int = 64, event_capacity: int = 64, token: CancelToken | None = None,
-        readings: Readings | None = None, **settings: Any,
+        readings: Readings | None = None, deadlines_ms: Sequence[float] = (), **settings: Any,
     ) -> None:  # fmt: skip
         self.clock = clock
         self.recorder = Recorder()
-        self.engine_settings = {"timing": fixed(pass_ms, pass_ms), "engine_class": ScriptedEngine, **settings}
-        self.machine = make_machine(**self.engine_settings)
+        self._settings = {"timing": fixed(pass_ms, pass_ms), "engine_class": ScriptedEngine, **settings}
+        self._deadlines_ms = deadlines_ms
+        self.machine = self.fresh_machine()
         self.driver = spawn(
             self.machine, clock=other_clock or clock, control_capacity=control_capacity, event_capacity=event_capacity,
             token=token, readings=readings, observer=self.recorder,
@@ -86,7 +90,10 @@ class Scene:
         self.calls: list[Call] = []
 
     def fresh_machine(self) -> Machine:
-        return make_machine(**self.engine_settings)
+        """A machine as this one was at the start."""
+        machine = make_machine(**self._settings)
+        machine.engine.deadlines[:] = self._deadlines_ms  # type: ignore[attr-defined]
+        return machine
 
     @property
     def engine(self) -> Any:

@@ -1,8 +1,7 @@
 """The driver machine, fed by hand: the scenarios of the driver specification that the reference leaves untested.
 
-`test_driver_NN_...` is scenario NN of section 13. Not here: what concerns lanes, ids and callers of a shell (23, 24,
-33, 43), the clock of a realtime shell (41), recorded runs (40, see test_advance_equals_step.py) and hand-off commands.
-Internal work and faults come from a scripted engine.
+`test_machine_NN_...` is scenario NN of section 13, without a shell; tests/scenarios has them over one, and those that
+concern lanes, ids, callers and recordings besides. Internal work and faults come from a scripted engine.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def finish(shell: Shell) -> None:
     shell.run()
 
 
-def test_driver_25_boundary_dropped() -> None:
+def test_machine_25_boundary_dropped() -> None:
     shell = at_boundary()
     shell.boundary.append("dropped")
     shell.run()
@@ -56,7 +55,7 @@ def test_driver_25_boundary_dropped() -> None:
     assert shell.steps[-1].error == "the consumer dropped a pass boundary without finishing it"
 
 
-def test_driver_25_boundary_dropped_after_the_token_is_orderly() -> None:
+def test_machine_25_boundary_dropped_after_the_token_is_orderly() -> None:
     shell = at_boundary()
     shell.boundary.append("dropped")
     shell.token = True
@@ -64,7 +63,7 @@ def test_driver_25_boundary_dropped_after_the_token_is_orderly() -> None:
     assert (shell.steps[-1].stopped, shell.steps[-1].error) == (True, None)
 
 
-def test_driver_26_one_command_is_deferred_a_pass_and_the_lane_is_read_no_further() -> None:
+def test_machine_26_one_command_is_deferred_a_pass_and_the_lane_is_read_no_further() -> None:
     shell = in_pass()
     shell.put(submit(1, 1), submit(2, 2))
     shell.run(9.0)
@@ -83,7 +82,7 @@ def test_driver_26_one_command_is_deferred_a_pass_and_the_lane_is_read_no_furthe
     assert not shell.commands, "each pass may defer one"
 
 
-def test_driver_27_post_pass_order() -> None:
+def test_machine_27_post_pass_order() -> None:
     shell = in_pass()
     shell.put(submit(1, 1))
     shell.run(10.0)
@@ -93,7 +92,7 @@ def test_driver_27_post_pass_order() -> None:
     assert [event.d for event in shell.events(COMMAND)] == [3, 1, 2]
 
 
-def test_driver_28_a_cancellation_during_post_pass_is_not_lost() -> None:
+def test_machine_28_a_cancellation_during_post_pass_is_not_lost() -> None:
     shell = in_pass()
     shell.put(submit(1, 1))
     shell.run(10.0)
@@ -108,7 +107,7 @@ def test_driver_28_a_cancellation_during_post_pass_is_not_lost() -> None:
     assert phases[phases.index("cancel_item") - 1] == "lane_counts", "taken by the next snapshot, not by this group"
 
 
-def test_driver_29_internal_work_between_idle_commands() -> None:
+def test_machine_29_internal_work_between_idle_commands() -> None:
     shell = make_shell()
     shell.run()
     shell.machine.engine.deadlines[:] = [5.0]
@@ -118,7 +117,7 @@ def test_driver_29_internal_work_between_idle_commands() -> None:
     assert story(shell, WORK, COMMAND) == [(WORK, 10.0), (COMMAND, 10.0), (COMMAND, 10.0)]
 
 
-def test_driver_30_an_idle_command_beats_an_expired_internal_deadline_and_forces_it() -> None:
+def test_machine_30_an_idle_command_beats_an_expired_internal_deadline_and_forces_it() -> None:
     shell = make_shell()
     shell.run()
     shell.machine.engine.deadlines[:] = [5.0, 7.0]
@@ -141,7 +140,7 @@ def test_an_idle_deadline_fires_at_its_time() -> None:
     assert shell.machine.phase_name == "idle"
 
 
-def test_driver_31_a_rejected_idle_command_with_internal_work_due() -> None:
+def test_machine_31_a_rejected_idle_command_with_internal_work_due() -> None:
     shell = make_shell()
     shell.run()
     shell.machine.engine.deadlines[:] = [5.0]
@@ -155,7 +154,7 @@ def test_driver_31_a_rejected_idle_command_with_internal_work_due() -> None:
     assert shell.machine.phase_name == "idle"
 
 
-def test_driver_32_internal_work_fails_inside_a_boundary_apply() -> None:
+def test_machine_32_internal_work_fails_inside_a_boundary_apply() -> None:
     shell = at_boundary()
     shell.machine.engine.deadlines[:] = [5.0]
     shell.machine.engine.fail_internal = True
@@ -199,7 +198,7 @@ def test_boundary_apply_returns_internal_work_too() -> None:
     assert shell.steps[-1].boundary_reply == (4, True, "submitted")
 
 
-def test_driver_34_every_caller_is_answered_when_the_machine_stops() -> None:
+def test_machine_34_every_caller_is_answered_when_the_machine_stops() -> None:
     shell = in_pass()
     shell.put(submit(1, 1), submit(2, 2))
     shell.run(5.0)  # 1 is deferred, 2 stays on the lane, which is the shell's
@@ -213,7 +212,7 @@ def test_driver_34_every_caller_is_answered_when_the_machine_stops() -> None:
     assert [command.command_id for command in shell.commands] == [2]
 
 
-def test_driver_35_a_boundary_command_that_drains_the_engine_clears_the_carried_deadline() -> None:
+def test_machine_35_a_boundary_command_that_drains_the_engine_clears_the_carried_deadline() -> None:
     shell = at_boundary()
     shell.now_ms = 40.0
     shell.boundary.append(cancel(4, 0))
@@ -228,7 +227,7 @@ def test_driver_35_a_boundary_command_that_drains_the_engine_clears_the_carried_
     assert story(kept, PASS_START) == [(PASS_START, 35.0)], "still ready after each command: the deadline is inherited"
 
 
-def test_driver_36_a_clock_that_jumps_back() -> None:
+def test_machine_36_a_clock_that_jumps_back() -> None:
     readings = iter([50.0, 20.0, 70.0, 3.0] * 40)
     shell = make_shell(finishing=True, scripted=False)
     shell.reading_of = lambda now_ms: next(readings)
@@ -246,7 +245,7 @@ def test_driver_36_a_clock_that_jumps_back() -> None:
     assert starts == sorted(starts)
 
 
-def test_driver_38_slow_consumer() -> None:
+def test_machine_38_slow_consumer() -> None:
     shell = make_shell(finishing=True)
     shell.put(submit(0, 0, 4, 2))
     shell.space = 1
@@ -264,7 +263,7 @@ def test_driver_38_slow_consumer() -> None:
     assert starts == [0.0, 45.0]
 
 
-def test_driver_39_space_and_cancel_at_the_same_instant() -> None:
+def test_machine_39_space_and_cancel_at_the_same_instant() -> None:
     shell = make_shell()
     shell.put(submit(0, 0))
     shell.space = 1
@@ -278,7 +277,7 @@ def test_driver_39_space_and_cancel_at_the_same_instant() -> None:
     assert PASS_START in [event.kind for event in shell.events()]
 
 
-def test_driver_42_command_and_cancellation_at_the_pass_end() -> None:
+def test_machine_42_command_and_cancellation_at_the_pass_end() -> None:
     shell = in_pass()
     shell.finishing = True
     shell.now_ms = 10.0
@@ -290,7 +289,7 @@ def test_driver_42_command_and_cancellation_at_the_pass_end() -> None:
     ]  # fmt: skip
 
 
-def test_driver_44_both_deadlines_past_after_a_stall() -> None:
+def test_machine_44_both_deadlines_past_after_a_stall() -> None:
     shell = in_pass()
     shell.finishing = True
     shell.machine.engine.deadlines[:] = [15.0]
@@ -315,7 +314,7 @@ def test_an_engine_that_does_not_mask_internal_work_in_mid_pass_is_served() -> N
     assert shell.machine.phase_name == "in_pass"
 
 
-def test_driver_45_cancellations_refilled_for_ever_do_not_keep_a_pass_from_ending() -> None:
+def test_machine_45_cancellations_refilled_for_ever_do_not_keep_a_pass_from_ending() -> None:
     shell = in_pass()
     shell.now_ms = 10.0
     taken = 0
@@ -339,7 +338,7 @@ def test_cancellations_before_the_deadline_are_not_counted() -> None:
     assert "cancel_item" in shell.machine.wants()
 
 
-def test_driver_46_passes_without_effect_for_ever_stop_the_machine() -> None:
+def test_machine_46_passes_without_effect_for_ever_stop_the_machine() -> None:
     shell = make_shell(0.0, finishing=True, num_gpu_blocks=2_000)
     shell.machine.engine.deny_effects = True
     shell.put(submit(0, 0, 4, 5_000))
@@ -358,7 +357,7 @@ def test_passes_of_no_length_with_effects_are_no_livelock() -> None:
     assert (shell.machine.phase_name, shell.machine.engine.pass_id) == ("idle", 1_999)
 
 
-def test_driver_47_ready_but_nothing_executed_yields() -> None:
+def test_machine_47_ready_but_nothing_executed_yields() -> None:
     shell = make_shell()
     shell.machine.engine.refuse_passes = 2
     shell.put(submit(0, 0))
@@ -368,7 +367,7 @@ def test_driver_47_ready_but_nothing_executed_yields() -> None:
     assert story(shell, PASS_START) == [(PASS_START, 0.0)]
 
 
-def test_driver_48_failing_completion_is_named() -> None:
+def test_machine_48_failing_completion_is_named() -> None:
     shell = in_pass()
     shell.machine.engine.fail_completion = True
     shell.run(10.0)

@@ -1,7 +1,7 @@
-"""The driver machine, fed by hand: time rules, and the scenarios of the driver specification the reference tests.
+"""The driver machine, fed by hand: the scenarios of the driver specification that the reference tests.
 
-`test_driver_NN_...` is scenario NN of section 12. Not here: what concerns shells alone (lanes, ids, timers) and
-hand-off between workers (14, 18 to 20). Section 13 is in test_driver_corner_rules.py.
+`test_machine_NN_...` is scenario NN of section 12, without a shell; tests/scenarios has them over one. Section 13 is in
+test_driver_corner_rules.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import struct
 
 import pytest
 
-from mocker_replay._core.time_rules import CATCH_UP_MS, internal_work_ms, pass_start_ms
 from mocker_replay._core.timing import TimingModel
 from mocker_replay.events import CommandFlag, CommandKind, CommandResult, EventKind, TerminalStatus
 from tests.support.machines import Shell, cancel, fixed, make_machine, read_records, submit
@@ -35,44 +34,6 @@ def finish(shell: Shell) -> None:
     shell.run()
 
 
-# -- time rules, section 6 --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("wall", "engine", "carried", "start"),
-    [
-        (12, 0, 10, 10),
-        (15, 0, 10, 10),
-        (15.000001, 0, 10, 15.000001 - 5.0),
-        (30, 0, 10, 25),
-        (30, 28, 10, 28),
-        (100, 28, None, 100),
-        (9, 0, 10, 10),
-        (4, 0, 0, 0),
-        (28, 100, None, 100),
-    ],
-)
-def test_driver_01_pass_start(wall: float, engine: float, carried: float | None, start: float) -> None:
-    assert CATCH_UP_MS == 5.0
-    assert pass_start_ms(wall, engine, carried) == start
-
-
-@pytest.mark.parametrize(
-    ("wall", "engine", "deadline", "active", "at"),
-    [
-        (30, 10, 12, True, 12),
-        (30, 15, 12, True, 15),
-        (30, 10, 12, False, 30),
-        (11, 10, 12, True, None),
-        (11, 13, 12, True, 13),
-        (11, 13, 12, False, 13),
-        (12, 0, 12, False, 12),
-    ],
-)
-def test_driver_02_internal_work(wall: float, engine: float, deadline: float, active: bool, at: float | None) -> None:
-    assert internal_work_ms(wall, engine, deadline, active) == at
-
-
 @pytest.mark.parametrize(
     ("length_ms", "cost_ms", "starts"),
     [
@@ -82,7 +43,7 @@ def test_driver_02_internal_work(wall: float, engine: float, deadline: float, ac
         (0, 1, [0, 0, 0, 0, 0, 0, 1, 2, 3]),
     ],
 )
-def test_driver_37_trajectories(length_ms: float, cost_ms: float, starts: list[float]) -> None:
+def test_machine_37_trajectories(length_ms: float, cost_ms: float, starts: list[float]) -> None:
     """A constant cost of publication and boundary a pass: hidden, then lagging up to the bound, then slipping."""
     shell = make_shell(length_ms)
     shell.put(submit(0, 0, 4, 100))
@@ -106,7 +67,7 @@ def first_pass_over(num_outputs: int, prefill_ms: float = 10.0) -> Shell:
     return shell
 
 
-def test_driver_03_finish_delay_is_absorbed() -> None:
+def test_machine_03_finish_delay_is_absorbed() -> None:
     shell = make_shell()
     shell.put(submit(0, 0, 4, 3))
     shell.run()
@@ -120,7 +81,7 @@ def test_driver_03_finish_delay_is_absorbed() -> None:
     assert pass_times(shell) == [(10.0, 20.0)]
 
 
-def test_driver_04_boundary_command_keeps_the_carried_deadline() -> None:
+def test_machine_04_boundary_command_keeps_the_carried_deadline() -> None:
     shell = first_pass_over(3)
     shell.events()
     shell.now_ms = 12.0
@@ -136,7 +97,7 @@ def test_driver_04_boundary_command_keeps_the_carried_deadline() -> None:
     assert pass_times(shell) == [(10.0, 30.0)]
 
 
-def test_driver_05_queued_command_keeps_the_carried_deadline() -> None:
+def test_machine_05_queued_command_keeps_the_carried_deadline() -> None:
     shell = first_pass_over(3)
     shell.events()
     shell.now_ms = 12.0
@@ -147,7 +108,7 @@ def test_driver_05_queued_command_keeps_the_carried_deadline() -> None:
     assert shell.replies[-1] == (7, True, "submitted")
 
 
-def test_driver_06_queued_command_after_a_drained_boundary() -> None:
+def test_machine_06_queued_command_after_a_drained_boundary() -> None:
     shell = first_pass_over(1)
     shell.events()
     shell.now_ms = 30.0
@@ -157,7 +118,7 @@ def test_driver_06_queued_command_after_a_drained_boundary() -> None:
     assert [(event.kind, event.t_ms) for event in started] == [(COMMAND, 30.0), (PASS_START, 30.0)]
 
 
-def test_driver_07_catch_up_is_bounded() -> None:
+def test_machine_07_catch_up_is_bounded() -> None:
     shell = first_pass_over(3)
     shell.events()
     shell.now_ms = 30.0
@@ -165,7 +126,7 @@ def test_driver_07_catch_up_is_bounded() -> None:
     assert pass_times(shell) == [(25.0, 35.0)]
 
 
-def test_driver_08_idle_restart() -> None:
+def test_machine_08_idle_restart() -> None:
     shell = first_pass_over(1)
     finish(shell)
     assert shell.machine.phase_name == "idle"
@@ -176,7 +137,7 @@ def test_driver_08_idle_restart() -> None:
     assert pass_times(shell) == [(110.0, 120.0)]
 
 
-def test_driver_09_cancel_while_blocked_publishing() -> None:
+def test_machine_09_cancel_while_blocked_publishing() -> None:
     shell = make_shell(100.0)
     shell.put(submit(0, 0, 4, 1))
     shell.space = 1  # the command's event fits, that of the pass does not
@@ -189,7 +150,7 @@ def test_driver_09_cancel_while_blocked_publishing() -> None:
     assert shell.machine.wants() == ()
 
 
-def test_driver_10_closed_event_lane() -> None:
+def test_machine_10_closed_event_lane() -> None:
     shell = make_shell()
     shell.put(submit(0, 0, 4, 1))
     shell.closed = True
@@ -204,7 +165,7 @@ def test_driver_10_closed_event_lane() -> None:
     assert orderly.steps[-1].error is not None
 
 
-def test_driver_10_closed_event_lane_after_the_token_is_orderly() -> None:
+def test_machine_10_closed_event_lane_after_the_token_is_orderly() -> None:
     """The token fired in a phase that does not wait for it; the lane is then found closed."""
     shell = make_shell()
     shell.put(submit(0, 0, 4, 1))
@@ -216,7 +177,7 @@ def test_driver_10_closed_event_lane_after_the_token_is_orderly() -> None:
     assert (shell.steps[-1].stopped, shell.steps[-1].error) == (True, None)
 
 
-def test_driver_11_shared_completion_boundary() -> None:
+def test_machine_11_shared_completion_boundary() -> None:
     shell = make_shell(100.0, dp_size=2)
     shell.put(submit(0, 0, 4, 1, rank=0), submit(1, 1, 8, 1, rank=1))
     shell.run(99.0)
@@ -241,7 +202,7 @@ class TenPerToken:
         return 1.0
 
 
-def test_driver_12_late_wake_up_does_not_inflate_durations() -> None:
+def test_machine_12_late_wake_up_does_not_inflate_durations() -> None:
     shell = Shell(
         make_machine(dp_size=2, timing=TimingModel("callback", callback=TenPerToken()), want=WANT_FPM), finishing=False
     )
@@ -258,7 +219,7 @@ def test_driver_12_late_wake_up_does_not_inflate_durations() -> None:
     assert {event.t_ms for event in events} == {80.0}
 
 
-def test_driver_13_mid_pass_cancellation_suppresses_output() -> None:
+def test_machine_13_mid_pass_cancellation_suppresses_output() -> None:
     shell = make_shell(100.0)
     shell.put(submit(0, 0, 4, 1))
     shell.run(40.0)
@@ -276,7 +237,7 @@ def test_driver_13_mid_pass_cancellation_suppresses_output() -> None:
     assert not [event for event in events if event.request >= 0]
 
 
-def test_driver_15_queued_cancellation_beats_an_overdue_pass_end() -> None:
+def test_machine_15_queued_cancellation_beats_an_overdue_pass_end() -> None:
     shell = make_shell(100.0)
     shell.put(submit(0, 0, 4, 1))
     shell.run()
@@ -294,7 +255,7 @@ def test_driver_15_queued_cancellation_beats_an_overdue_pass_end() -> None:
 
 
 @pytest.mark.parametrize("discard", [False, True], ids=["16_noop", "17_noop_with_discard"])
-def test_driver_cancellation_of_a_request_that_has_ended(discard: bool) -> None:
+def test_machine_cancellation_of_a_request_that_has_ended(discard: bool) -> None:
     """16 and 17: its only output was computed when the pass started; it is no longer owned."""
     shell = make_shell(100.0)
     shell.put(submit(0, 0, 4, 1))
@@ -310,7 +271,7 @@ def test_driver_cancellation_of_a_request_that_has_ended(discard: bool) -> None:
     ]
 
 
-def test_driver_21_cancellation_does_not_end_a_pass_early() -> None:
+def test_machine_21_cancellation_does_not_end_a_pass_early() -> None:
     shell = make_shell(100.0)
     shell.put(submit(0, 0, 4, 2), submit(1, 1, 4, 1))
     shell.run(50.0)
@@ -327,7 +288,7 @@ def test_driver_21_cancellation_does_not_end_a_pass_early() -> None:
     assert [event.a for event in events if event.kind == EventKind.RANK_END] == [1]
 
 
-def test_driver_22_zero_duration_loop_yields() -> None:
+def test_machine_22_zero_duration_loop_yields() -> None:
     shell = make_shell(0.0)
     shell.put(submit(0, 0, 4, 32))
     shell.run()

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import logging
+import struct
 import subprocess
 import sys
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from xxhash import xxh3_64_intdigest
 
 from mocker_replay.errors import ConfigError
 from mocker_replay.live import BoundedLane, GenerateRequest, KvEvent, LiveEngine, LiveError, NotRunning, RankConfig
@@ -83,6 +87,59 @@ def test_prompts_by_tokens_and_by_identities_share_prefixes_of_their_kind() -> N
         ):
             await clock.until_done(submit_and_read(engine, request))
         assert [admissions.take_nowait().reused_tokens for _ in range(5)] == [0, 8, 0, 0, 8]
+        await rest_and_stop(clock, engine)
+
+    run_virtual(main)
+
+
+def test_cache_events_name_blocks_by_their_tokens() -> None:
+    """The hashes a router makes from a prompt and its response: XXH3 with seed 1337, of the block and of the chain."""
+
+    def hashes(tokens: Sequence[int]) -> tuple[list[int], list[int]]:
+        local = [
+            xxh3_64_intdigest(struct.pack("<4I", *tokens[at : at + 4]), 1337)
+            for at in range(0, len(tokens) // 4 * 4, 4)
+        ]
+        chain = local[:1]
+        for value in local[1:]:
+            chain.append(xxh3_64_intdigest(struct.pack("<2Q", chain[-1], value), 1337))
+        return local, chain
+
+    async def main(clock: VirtualClock) -> None:
+        kv: list[KvEvent] = []
+        engine = start(clock, RankConfig(kv_publishers=[kv.append]))
+        requests = [
+            (GenerateRequest(prompt=range(50, 60), output_ids=[7, 8, 9, 10, 11, 12, 13]), range(50, 60)),
+            (GenerateRequest(prompt=[2**32 - 1] * 6, max_output_tokens=4), [2**32 - 1] * 6),
+            (GenerateRequest(input_tokens=6, hash_ids=[5, 2**40 + 6], max_output_tokens=3), [5, 5, 5, 5, 6, 6]),
+        ]
+        for request, prompt in requests:
+            kv.clear()
+            signals = await clock.until_done(submit_and_read(engine, request))
+            # The last token is never computed.
+            local, chain = hashes([*prompt, *(token for token in tokens_of(signals)[:-1] if token is not None)])
+            assert [value for event in kv for value in event.local_hashes] == local
+            assert [value for event in kv for value in event.block_hashes] == chain
+            firsts = [0, *itertools.accumulate(len(event.block_hashes) for event in kv)]
+            parents = [chain[first - 1] if first else None for first in firsts[:-1]]
+            assert [event.parent_hash for event in kv] == parents
+        await rest_and_stop(clock, engine)
+
+    run_virtual(main)
+
+
+def test_generated_tokens_are_private_to_their_request() -> None:
+    """A prompt that repeats a response hits the blocks of the first prompt only."""
+
+    async def main(clock: VirtualClock) -> None:
+        admissions: BoundedLane = BoundedLane(None)
+        engine = start(clock, RankConfig(admissions=admissions))
+        prompt, response = list(range(8)), list(range(100, 108))
+        await clock.until_done(submit_and_read(engine, GenerateRequest(prompt=prompt, output_ids=response)))
+        again = GenerateRequest(prompt=prompt + response + [1])
+        for reused_tokens in (8, 16):  # the second time that prompt is known itself
+            await clock.until_done(submit_and_read(engine, again))
+            assert [admissions.take_nowait() for _ in range(len(admissions))][-1].reused_tokens == reused_tokens
         await rest_and_stop(clock, engine)
 
     run_virtual(main)
@@ -350,6 +407,28 @@ def test_calls_from_another_thread() -> None:
                 return [signal.position for signal in signals]
 
             assert await asyncio.to_thread(elsewhere) == [0, 1, 2]
+
+    asyncio.run(main())
+
+
+def test_calls_in_another_loop_are_refused() -> None:
+    """They would touch what the engine's own loop is about to look at."""
+
+    async def main() -> None:
+        async with LiveEngine.start(fixture_config()) as engine:
+            stream = await engine.submit(ask(3, name=7))
+
+            def elsewhere() -> None:
+                with pytest.raises(LiveError, match="the loop it was started in"):
+                    engine.prepare(ask())
+                for call in (engine.submit, lambda _: engine.cancel(uuid.UUID(int=7)), lambda _: engine.shutdown()):
+                    with pytest.raises(LiveError, match="the loop it was started in"):
+                        asyncio.run(call(ask()))
+
+            await asyncio.to_thread(elsewhere)
+            assert engine.active_request_count() <= 1
+            assert engine.running
+            assert (await read_all(stream))[-1].completed
 
     asyncio.run(main())
 
