@@ -16,7 +16,6 @@ from mocker_replay.log.audit.form import Event
 from mocker_replay.log.audit.header import Setup
 from mocker_replay.log.audit.ledger import Group, Ledger
 
-
 _HASH_SEED: Final = 1337
 
 

@@ -5,6 +5,7 @@ Decides whether these follow from the request and the limits of the run. Never d
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from mocker_replay.events import EventLevel, LogEvent
@@ -135,8 +136,16 @@ class Ends:
             return
         elif event["event"] == LogEvent.FINISH and last_ms != event["t_ms"]:
             self._findings.add("last-token", "the last token ends the request", last_ms, event["t_ms"])
-        elif not first_ms <= last_ms <= self._ledger.workers[request.worker].clock_ms:
+        elif last_ms < first_ms:
             self._findings.add("last-token", "the last token comes with the first or later", last_ms, first_ms)
+        elif last_ms > self._latest_ms(event, request):
+            self._findings.add("last-token", "a last token yet to come", last_ms, self._latest_ms(event, request))
+
+    def _latest_ms(self, event: Event, request: Request) -> float:
+        """When the last pass that can have shown a token has ended; where no pass is told of, by now."""
+        if self._setup.level is not EventLevel.REQUESTS:
+            return self._ledger.workers[request.worker].clock_ms
+        return math.inf if self._setup.measured else event["t_ms"]
 
 
 def _needed(event: Event) -> int | None:

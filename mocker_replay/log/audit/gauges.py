@@ -40,9 +40,7 @@ class Gauges:
             self._compare(gauges, rank.running, rank.waiting, f"rank {event['rank']}", self._findings.here)
             return
         flight.gauges.append(
-            PendingGauges(
-                self._findings.here, event["rank"], flight.commands, gauges, rank.running, rank.waiting
-            )
+            PendingGauges(self._findings.here, event["rank"], flight.commands, gauges, rank.running, rank.waiting)
         )
 
     def _check_blocks(self, event: Event, gauges: Figures, rank: Rank) -> None:

@@ -37,6 +37,7 @@ class Request:
     input_tokens: int
     output_tokens: int  # asked for
     arrived_ms: float
+    own_name: bool  # one that the trace gave; another row may have it, too
     stage: Stage = Stage.LANE
     admissions: int = 0
     preemptions: int = 0
@@ -199,6 +200,7 @@ class Ledger:
         self.workers = [Worker([Rank() for _ in range(setup.dp_size)]) for _ in range(setup.num_workers)]
         self.group: Group | None = None
         self.here = Place(1, None)  # the line that is applied
+        self.follows_requests = True  # until two live requests have one name
         self._submits = setup.level is not EventLevel.REQUESTS
         self._shows_tokens = setup.level in (EventLevel.TOKENS, EventLevel.KV)
         self._appliers = {
@@ -239,7 +241,7 @@ class Ledger:
             return
         request = Request(
             event["request"], event["worker"], event["rank"], event["input_tokens"], event["output_tokens"],
-            event["t_ms"],
+            event["t_ms"], "row" in event,
         )  # fmt: skip
         self.live[request.name] = request
         if not self._submits:
@@ -261,7 +263,7 @@ class Ledger:
             if flight is not None and event["result"] == "noop":
                 flight.gone.append(Gone(request, request.stage, LogEvent.CANCELLATION, None, flight.commands))
             self._move(request, Stage.LEAVING)
-        elif flight is not None and request.stage is not Stage.LANE:
+        elif flight is not None and request.stage is not Stage.LANE and not request.own_name:
             flight.found_nothing.append((request, self.here))
 
     def _admit(self, event: Event) -> None:
@@ -302,11 +304,14 @@ class Ledger:
             tokens = self.group.tokens
             tokens[request.rank] = tokens.get(request.rank, 0) + event["tokens"]
             self.group.emitters.setdefault(request.rank, set()).add(request.name)
-        rank = self.rank_of(request)
-        rank.count(request, -1)
+        if request.stage is Stage.RUNNING:
+            self.rank_of(request).running_tokens += event["tokens"]
+        else:
+            self.rank_of(request).count(request, -1)
         request.generated += event["tokens"]
         request.last_token_ms = event["t_ms"]
-        rank.count(request, 1)
+        if request.stage is not Stage.RUNNING:
+            self.rank_of(request).count(request, 1)
 
     def _end(self, event: Event) -> None:
         request = self.live.pop(event["request"], None)
@@ -314,9 +319,7 @@ class Ledger:
             return
         self.rank_of(request).count(request, -1)
         if self.group is not None and self.group.flight is not None and event["event"] != LogEvent.CANCELLATION:
-            self.group.flight.gone.append(
-                Gone(request, request.stage, event["event"], event["output_tokens"], NEVER)
-            )
+            self.group.flight.gone.append(Gone(request, request.stage, event["event"], event["output_tokens"], NEVER))
 
     def _start_pass(self, event: Event) -> None:
         if not self.exists(event["worker"]):

@@ -156,11 +156,11 @@ class Life:
 
     def _found_nothing(self, event: Event) -> None:
         """Right for a request that is not submitted, has ended, or ends with the pass in flight (seen at its end)."""
-        if event["request"] not in self._ledger.live:
-            return
-        request = self._who(event)
-        queued = request is not None and request.stage in (Stage.WAITING, Stage.RUNNING)
-        if queued and not self._in_flight(event):
+        request = self._ledger.live.get(event["request"])
+        if request is None or request.own_name:
+            return  # it may be about an earlier request of that name, which has ended
+        self._who(event)
+        if request.stage in (Stage.WAITING, Stage.RUNNING) and not self._in_flight(event):
             self._findings.add("cancellation", "nothing found, but the request was in the engine")
 
     def _admission(self, event: Event) -> None:

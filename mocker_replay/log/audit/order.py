@@ -5,7 +5,6 @@ Decides which group a line belongs to, where groups exist (level `passes` and ab
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 from mocker_replay.events import EventLevel, LogEvent
@@ -27,6 +26,7 @@ _MEMBERS: Final = {
     LogEvent.COMMAND.value: frozenset({LogEvent.CANCELLATION}),
 }
 _MEMBERS_OF_ANY: Final = _STARTS | _OF_END | {LogEvent.CANCELLATION}
+_PHASES: Final = {LogEvent.KV_REMOVED.value: 0, LogEvent.KV_STORED.value: 0, LogEvent.REJECTION.value: 3}
 _FIRST_MS: Final = 0.0
 
 
@@ -92,9 +92,7 @@ class Order:
         if event["t_ms"] != group.t_ms:
             self._findings.add("grouping", f"t_ms of the {group.kind} it belongs to", event["t_ms"], group.t_ms)
         if event.get("worker", group.worker) != group.worker:
-            self._findings.add(
-                "grouping", f"worker of the {group.kind} it belongs to", event["worker"], group.worker
-            )
+            self._findings.add("grouping", f"worker of the {group.kind} it belongs to", event["worker"], group.worker)
         if group.kind == LogEvent.COMMAND:
             self._check_cancelled(event, group)
         else:
@@ -108,8 +106,12 @@ class Order:
 
     def _check_place(self, event: Event) -> None:
         """Lines of a group come rank by rank, and of a pass end in a fixed order within a rank."""
-        request = self._ledger.live.get(event.get("request", ""))
-        rank = event.get("rank", request.rank if request is not None else self._rank)
+        rank = event.get("rank")
+        if rank is None:  # tokens: their rank is that of their request
+            request = self._ledger.live.get(event["request"]) if self._ledger.follows_requests else None
+            if request is None:
+                return
+            rank = request.rank
         phase = _phase(event)
         if rank < self._rank:
             self._findings.add("grouping", "lines of a pass come rank by rank: rank", rank, self._rank)
@@ -157,17 +159,10 @@ class Order:
 
 
 def _phase(event: Event) -> int:
-    """Where a line of a pass end stands within its rank."""
+    """Where a line of a pass end stands within its rank: blocks, ends without output, tokens, refusals."""
     kind = event["event"]
-    if kind in (LogEvent.KV_REMOVED, LogEvent.KV_STORED):
-        return 0
-    if kind == LogEvent.FINISH and event["output_tokens"] == 0:
-        return 1
-    if kind == LogEvent.FAILURE:
+    if kind == "finish":
+        return 2 if event["output_tokens"] else 1
+    if kind == "failure":
         return 1 if event["reason"] == "burst_over_pool" else 3
-    return 3 if kind == LogEvent.REJECTION else 2
-
-
-def last_known_ms(ledger: Ledger) -> float:
-    """The latest time any worker has reached."""
-    return max((worker.clock_ms for worker in ledger.workers), default=-math.inf)
+    return _PHASES.get(kind, 2)

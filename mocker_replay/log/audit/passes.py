@@ -90,7 +90,9 @@ class Passes:
         length_s = (event["t_ms"] - flight.start_ms) / 1000.0
         for rank in event["ranks"]:
             if rank["fpm"]["wall_time"] != length_s:
-                self._findings.add("wall-time", f"length of the pass, rank {rank['rank']}", rank["fpm"]["wall_time"], length_s)
+                self._findings.add(
+                    "wall-time", f"length of the pass, rank {rank['rank']}", rank["fpm"]["wall_time"], length_s
+                )
             if rank["rank"] not in flight.ranks:
                 self._check_idle(rank)
 
@@ -138,7 +140,9 @@ class Passes:
             for key, lines in (("admitted", group.admitted), ("preempted", group.preempted)):
                 told, shown = rank.get(key, []), lines.get(number, [])
                 if told != shown:
-                    self._findings.add("pass-lists", f"{key} of rank {number}, by the lines", told, shown, at=group.place)
+                    self._findings.add(
+                        "pass-lists", f"{key} of rank {number}, by the lines", told, shown, at=group.place
+                    )
         strangers = (group.admitted.keys() | group.preempted.keys()) - {rank["rank"] for rank in group.head["ranks"]}
         if strangers:
             self._findings.add("pass-lists", f"lines of rank {min(strangers)}, which does not execute", at=group.place)
@@ -152,5 +156,7 @@ class Passes:
         for number, worker in enumerate(self._ledger.workers):
             if worker.in_flight is not None and end == RunEnd.COMPLETE:
                 self._findings.add(
-                    "pass-pair", f"pass {worker.in_flight.number} of worker {number} never ended", at=worker.in_flight.place
+                    "pass-pair",
+                    f"pass {worker.in_flight.number} of worker {number} never ended",
+                    at=worker.in_flight.place,
                 )

@@ -204,6 +204,7 @@ class _Pass:
     def _suspend(self) -> None:
         """Two live requests have one name: from here on lines say nothing about either of them for sure."""
         self.suspended = self.findings.here
+        self.ledger.follows_requests = False
 
     def _close(self, group: Group) -> None:
         for closer in self._closing_nameless.get(group.kind, ()):

@@ -166,10 +166,10 @@ def _run(figures: Figures, setup: Setup, end: str) -> Summary:
 
 def _end_ms(figures: Figures, setup: Setup) -> float | Untold:
     """The last processed event: the cuts say it; without any it is the last line, unless a client left in mid-pass."""
-    if figures.cut_ms is not None:
-        return figures.cut_ms
     if setup.measured:
         return Untold("a measured clock runs on behind the last line")
+    if figures.cut_ms is not None:
+        return figures.cut_ms
     if figures.pass_in_flight:
         return Untold("the run ended in mid-pass, with nobody to cut")
     return figures.last_ms

@@ -134,11 +134,11 @@ class Work:
         again = work.num_preempted if self._bursts else 0
         silent = _silent(flight, number, work)
         decoding = work.requests - prompts
-        self._range(group, "fpm-batch", "num_decode_requests", fpm, decoding - silent.most, decoding + again - silent.least)
+        self._range(
+            group, "fpm-batch", "num_decode_requests", fpm, decoding - silent.most, decoding + again - silent.least
+        )
         if slack == 0:
-            self._range(
-                group, "fpm-batch", "sum_prefill_kv_tokens", fpm, work.prefix_tokens, work.prefix_tokens
-            )
+            self._range(group, "fpm-batch", "sum_prefill_kv_tokens", fpm, work.prefix_tokens, work.prefix_tokens)
             self._check_variance(group, "fpm-batch", "var_prefill_length", fpm, *_moments(work.lengths))
         if work.again == 0:
             # Nobody has output to compute again, so prompts take all that decoding does not.
@@ -152,9 +152,7 @@ class Work:
         elif slack == 0:
             self._range(group, "fpm-batch", "sum_prefill_tokens", fpm, work.prompt_tokens, work.tokens)
         if work.decode_tokens is not None and silent.most == 0:
-            self._range(
-                group, "fpm-batch", "sum_decode_kv_tokens", fpm, work.decode_tokens, work.decode_tokens
-            )
+            self._range(group, "fpm-batch", "sum_decode_kv_tokens", fpm, work.decode_tokens, work.decode_tokens)
 
     def _check_queue(self, group: Group, flight: Pass, number: int, fpm: dict[str, Any]) -> None:
         """Who waited when the pass had started, without those whom that pass rejected."""
