@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mocker_replay.events import LogEvent, RunEnd
-from mocker_replay.log.audit.findings import Findings, Place
+from mocker_replay.log.audit.findings import Findings
 from mocker_replay.log.audit.form import Event
 from mocker_replay.log.audit.header import Setup
 from mocker_replay.log.audit.ledger import Group, Ledger
@@ -151,7 +151,7 @@ class Passes:
         if not self._ledger.workers[group.worker].requests:
             self._waves[group.worker].drained = True
 
-    def finish(self, end: str, at: Place) -> None:
+    def finish(self, end: str) -> None:
         """The log is over."""
         for number, worker in enumerate(self._ledger.workers):
             if worker.in_flight is not None and end == RunEnd.COMPLETE:

@@ -37,9 +37,7 @@ RULES: Final[dict[str, Rule]] = {
     "preemption": Rule(_R, "only a running request is preempted; count and generated tokens are right"),
     "first-token": Rule(_R, "the first token comes once, to a running request"),
     "cancellation": Rule(_P, "a cancellation finds what its result says, and ends what it found"),
-    "end": Rule(
-        _R, "finished are running requests, rejected those that never ran; a reason fits its event and figures"
-    ),
+    "end": Rule(_R, "who finishes runs, who is rejected never ran; a reason fits its event and figures"),
     "cut": Rule(_R, "cuts are the last lines of a run that did not complete"),
     "left-over": Rule(_R, "every request that arrived ends or is cut"),
     # tokens

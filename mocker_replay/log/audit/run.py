@@ -178,7 +178,7 @@ class _Pass:
         end = str(footer.get("end"))
         follow_requests = self.suspended is None
         self.totals.finish(footer, reader.num_events, reader.hexdigest(), at, follow_requests=follow_requests)
-        self.passes.finish(end, at)
+        self.passes.finish(end)
         if not follow_requests:
             return
         self.life.finish(end, at)

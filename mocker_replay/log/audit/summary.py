@@ -91,7 +91,8 @@ def _span_s(duration_ms: float) -> float:
 
 def _since(later_ms: float | None, earlier_ms: float | None) -> float:
     """Distance of two times, never below 0; both are there where it is asked for."""
-    assert later_ms is not None and earlier_ms is not None
+    assert later_ms is not None
+    assert earlier_ms is not None
     return max(later_ms - earlier_ms, 0.0)
 
 
