@@ -354,8 +354,10 @@ def life_after_a_cut(log: Log, rng: random.Random) -> int | None:
 @breaks("left-over")
 def lost_end(log: Log, rng: random.Random) -> int | None:
     ends = [e for e in of_kind(log, "cut") if log.level != "passes" or not e["output_tokens"]]
-    if log.level == "requests" and not of_kind(log, "preemption"):  # one tells how many run
-        ends += of_kind(log, "finish", "rejection")
+    if log.level == "requests":
+        # Who never leaves counts as running where somebody else is admitted or preempted.
+        moved = max((event["seq"] for event in of_kind(log, "admission", "preemption")), default=-1)
+        ends += of_kind(log, "rejection") + [event for event in of_kind(log, "finish") if event["seq"] > moved]
     event = some(rng, ends)
     if event is None:
         return None
@@ -477,7 +479,7 @@ def wave_off(log: Log, rng: random.Random) -> int | None:
     event = some(rng, [event for event in of_kind(log, "pass_start") if "wave" in event])
     if event is None:
         return None
-    event["wave"] += 1
+    event["wave"] += 1_000  # one more is no fault where the worker may have been empty
     return int(event["seq"])
 
 

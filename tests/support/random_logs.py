@@ -99,6 +99,8 @@ def random_log(seed: int, level: str | None = None) -> Log:
         args["num_workers"] = rng.randint(1, 3)
     if rng.random() < 0.3:
         args["router_mode"] = "kv_router"
+    if rng.random() < 0.15:
+        args["max_sim_time_ms"] = round(rng.uniform(0, 60), 3)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         replay(
