@@ -51,7 +51,7 @@ def test_parts_add_up_and_are_what_the_lines_say(level: str, tmp_path: Path) -> 
                 check_passes(log, told)
     expected = {"waiting", "prefill", "decode", "preempted"}
     if level != "requests":
-        expected |= {"submission", "slower_rank", "recompute", "cut_pass"}
+        expected |= {"submission", "slower_rank", "recompute"}
     assert expected <= told_parts, "the logs hold every kind of part"
     assert level != "requests" or told_parts == expected
 

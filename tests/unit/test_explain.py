@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ from mocker_replay.log.reader import LogError
 from mocker_replay.replay import replay
 from tests.conftest import MakeTrace
 
+FRESH_IDS = itertools.count(1_000)
 FIXED = {"type": "fixed", "prefill_ms": 10.0, "decode_ms": 1.0}
 
 
 def row(timestamp: float, n_in: int, n_out: int, **fields: Any) -> dict[str, Any]:
-    ids = [timestamp * 1_000 + k for k in range(n_in)]
-    fields.setdefault("hash_ids", [int(value) for value in ids])
+    ids = list(itertools.islice(FRESH_IDS, n_in))
+    fields.setdefault("hash_ids", ids)
     return {"timestamp": timestamp, "input_length": n_in, "output_length": n_out, **fields}
 
 
@@ -31,10 +33,8 @@ def told(make_trace: MakeTrace, tmp_path: Path) -> Any:
     def tell(rows: list[dict[str, Any]], request: str, level: str = "tokens", **engine: Any) -> Explanation:
         dp_size = engine.pop("dp_size", 1)
         limit_ms = engine.pop("max_sim_time_ms", None)
-        config = {
-            "engine": {"block_size": 4, "num_gpu_blocks": 100, "timing_model": FIXED} | engine,
-            "dp_size": dp_size,
-        }
+        engine = {"block_size": 4, "num_gpu_blocks": 100, "timing_model": FIXED} | engine
+        config = {"engine": engine, "dp_size": dp_size}
         path = tmp_path / "events.jsonl"
         options = ReplayOptions(trace_block_size=1, max_sim_time_ms=limit_ms)
         replay(make_trace(rows), config, options, events=path, event_level=level)
@@ -100,8 +100,8 @@ def test_ends_of_every_kind(told: Any) -> None:
     assert parts(told([row(0, 8, 3), row(0, 900, 3)], "r1")) == {"waiting": 10.0}
     left = told([row(0, 8, 3, cancel_after_ms=5)], "r0")
     assert (parts(left), left.end, left.exact_ms) == ({}, "cancellation", 0)
-    cut = told([row(0, 8, 30), row(4, 4, 1)], "r0", max_sim_time_ms=10.5)
-    assert (parts(cut), cut.end, cut.end_ms) == ({"prefill": 10.0}, "cut", 10.0)
+    cut = told([row(0, 8, 30), row(12.5, 4, 1)], "r0", max_sim_time_ms=12.75)
+    assert (parts(cut), cut.end, cut.end_ms) == ({"prefill": 10.0, "decode": 2.0, "cut_pass": 0.5}, "cut", 12.5)
     nothing_wanted = told([row(0, 8, 0)], "r0")
     assert parts(nothing_wanted) == {"prefill": 10.0}
 
