@@ -15,7 +15,7 @@ import orjson
 
 from mocker_replay.events import EventLevel, LogEvent
 from mocker_replay.log.explanation import Explanation, Stretch
-from mocker_replay.log.reader import EventLogReader, LogError
+from mocker_replay.log.reader import BROKEN_LINE, EventLogReader, LogError, broken_line
 
 Event = dict[str, Any]
 
@@ -42,31 +42,40 @@ def explain(log: str | os.PathLike[str], request: str) -> Explanation:
     with EventLogReader(log) as reader:
         level = EventLevel(reader.header["level"])
         story: _Story | None = None
-        for event in _lines_about(reader, request):
-            if event["event"] == LogEvent.ARRIVAL:
-                if story is not None:
-                    raise LogError(f"{reader.name}: several requests are called {request}; an explanation is of one")
-                story = (_Story if level is not EventLevel.REQUESTS else _Outline)(reader.name, level, event)
-            elif story is not None and not story.told.end:
-                story.take(event)
+        number = 1
+        try:
+            for number, event in _lines_about(reader, request):  # noqa: B007 - the error says it
+                if event["event"] == LogEvent.ARRIVAL:
+                    if story is not None:
+                        raise LogError(f"{reader.name}: several requests are called {request}; only one can be meant")
+                    story = (_Story if level is not EventLevel.REQUESTS else _Outline)(reader.name, level, event)
+                elif story is not None and not story.told.end:
+                    story.take(event)
+        except BROKEN_LINE as exc:
+            raise broken_line(reader, number) from exc
     if story is None:
         raise LogError(f"{reader.name}: no request is called {request}")
+    if not story.told.end:
+        raise LogError(f"{reader.name}: {request} has no end; mocker-replay audit says more")
     return story.told
 
 
-def _lines_about(reader: EventLogReader, request: str) -> Iterator[Event]:
-    """Lines that name the request, and from its arrival on the passes of its worker; few others are parsed."""
+def _lines_about(reader: EventLogReader, request: str) -> Iterator[tuple[int, Event]]:
+    """Lines that name the request, and from its arrival on the passes of its worker; few others are parsed.
+
+    Yields: (number of the line, event).
+    """
     is_plain = request.isascii() and request.isprintable() and not {'"', "\\"} & set(request)
     needle = b'"request":"' + request.encode(errors="replace") + b'"' if is_plain else b'"request":'
     worker: int | None = None
-    for line in reader.lines():
+    for number, line in enumerate(reader.lines(), 2):
         if needle in line or (worker is not None and b'"event":"pass_' in line):
             event = orjson.loads(line)
             if event.get("request") == request:
                 worker = event.get("worker", worker)
-                yield event
+                yield number, event
             elif "pass" in event and event["worker"] == worker:
-                yield event
+                yield number, event
 
 
 @dataclass(slots=True)

@@ -22,6 +22,9 @@ from mocker_replay.log.compression import CHUNK_BYTES, READ_ERRORS, open_decoder
 from mocker_replay.log.digest import EventDigest
 from mocker_replay.log.wall import bare_lines
 
+# What code that makes sense of lines raises at one that no run wrote.
+BROKEN_LINE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
+
 _HEADER_START = b'{"event":"header"'
 _FOOTER_START = b'{"event":"footer"'
 
@@ -200,6 +203,11 @@ class EventLogReader:
 
     def _truncated(self) -> NoReturn:
         raise LogError(f"{self.name}: truncated after line {self.num_events + bool(self.header)}: no footer")
+
+
+def broken_line(reader: EventLogReader, number: int) -> LogError:
+    """The error to raise for such a line."""
+    return LogError(f"{reader.name}:{number}: no run writes this line here; mocker-replay audit says more")
 
 
 def _shorten(text: bytes, limit: int = 60) -> str:
