@@ -20,6 +20,7 @@ from mocker_replay.log.reader import LogError
 from tests.property.replays import NOMINAL, Case, cases, measured, paces
 from tests.property.replays import run as run_realtime
 from tests.property.test_rerun import runs
+from tests.support import planted_in_passes
 from tests.support.planted import FAULTS, FOOTER
 from tests.support.random_logs import LEVELS, Log, random_log
 from tests.support.realtime import RealtimeRun
@@ -75,6 +76,7 @@ def test_nothing_is_found_in_the_log_of_a_late_and_jumping_clock(run: Any) -> No
 
 def test_there_is_a_fault_for_every_rule() -> None:
     assert set(FAULTS) == set(RULES)
+    assert planted_in_passes.FOOTER == FOOTER, "its faults are among them"
 
 
 def test_a_log_put_together_again_is_the_same() -> None:

@@ -47,8 +47,53 @@ _FIGURES: Final = tuple(
 _END: Final = (*_WHO, *_SO_FAR, Field("reason", is_text), *_FIGURES)
 
 
-def _fields(setup: Setup) -> dict[str, tuple[Field, ...]]:
-    """The keys of each event behind the common ones; some stand only where a worker has several ranks."""
+# The keys of each event behind the common ones, where these are the same in every log.
+_FIELDS: Final[dict[str, tuple[Field, ...]]] = {
+    LogEvent.ARRIVAL: (
+        *_WHO,
+        Field("input_tokens", is_count),
+        Field("output_tokens", is_count),
+        Field("session", is_count, is_required=False),
+        Field("turn", is_count, is_required=False),
+        Field("row", is_count, is_required=False),
+    ),
+    LogEvent.ADMISSION: (*_WHO, Field("reused_tokens", is_count), Field("readmission", is_flag)),
+    LogEvent.FIRST_TOKEN: _WHO,
+    LogEvent.PREEMPTION: (
+        *_WHO,
+        Field("generated_tokens", is_count),
+        Field("preemptions", is_count),
+        Field("blocks_held", is_count),
+        Field("before", is_around),
+        Field("after", is_around),
+    ),
+    LogEvent.FINISH: _END,
+    LogEvent.REJECTION: _END,
+    LogEvent.CANCELLATION: _END,
+    LogEvent.FAILURE: _END,
+    LogEvent.CUT: (*_WHO, *_SO_FAR),
+    LogEvent.COMMAND: (
+        Field("kind", one_of("submit", "cancel")),
+        *_WHO,
+        Field("in_pass", is_flag),
+        Field("result", one_of("submitted", "applied", "noop", "refused")),
+        Field("suppressed", is_flag, is_required=False),
+        Field("gauges", is_gauges, is_required=False),
+    ),
+    LogEvent.TOKENS: (Field("request", is_text), Field("tokens", is_count), Field("total", is_count)),
+    LogEvent.KV_STORED: (
+        *_WHO,
+        Field("first_block", is_count),
+        Field("parent_hash", is_hash_or_null),
+        Field("block_hashes", is_hashes),
+        Field("local_hashes", is_hashes),
+    ),
+    LogEvent.KV_REMOVED: (*_PLACE, Field("block_hashes", is_hashes)),
+}
+
+
+def _pass_fields(setup: Setup) -> dict[str, tuple[Field, ...]]:
+    """The keys of passes; some stand only where a worker has several ranks."""
     grouped = setup.dp_size > 1
     wave = (Field("wave", is_count),) if grouped else ()
     rank_end = (Field("end_ms", is_time),) if grouped else ()
@@ -61,65 +106,11 @@ def _fields(setup: Setup) -> dict[str, tuple[Field, ...]]:
         Field("prefill", is_named_counts, is_required=False),
         Field("preempted", is_names, is_required=False),
     )
-    rank_stop = (
-        Field("rank", is_count),
-        Field("tokens", is_count),
-        Field("fpm", is_fpm),
-        Field("gauges", is_gauges),
-    )
+    rank_stop = (Field("rank", is_count), Field("tokens", is_count), Field("fpm", is_fpm), Field("gauges", is_gauges))
+    number = (Field("worker", is_count), Field("pass", is_count))
     return {
-        LogEvent.ARRIVAL: (
-            *_WHO,
-            Field("input_tokens", is_count),
-            Field("output_tokens", is_count),
-            Field("session", is_count, is_required=False),
-            Field("turn", is_count, is_required=False),
-            Field("row", is_count, is_required=False),
-        ),
-        LogEvent.ADMISSION: (*_WHO, Field("reused_tokens", is_count), Field("readmission", is_flag)),
-        LogEvent.FIRST_TOKEN: _WHO,
-        LogEvent.PREEMPTION: (
-            *_WHO,
-            Field("generated_tokens", is_count),
-            Field("preemptions", is_count),
-            Field("blocks_held", is_count),
-            Field("before", is_around),
-            Field("after", is_around),
-        ),
-        LogEvent.FINISH: _END,
-        LogEvent.REJECTION: _END,
-        LogEvent.CANCELLATION: _END,
-        LogEvent.FAILURE: _END,
-        LogEvent.CUT: (*_WHO, *_SO_FAR),
-        LogEvent.COMMAND: (
-            Field("kind", one_of("submit", "cancel")),
-            *_WHO,
-            Field("in_pass", is_flag),
-            Field("result", one_of("submitted", "applied", "noop", "refused")),
-            Field("suppressed", is_flag, is_required=False),
-            Field("gauges", is_gauges, is_required=False),
-        ),
-        LogEvent.PASS_START: (
-            Field("worker", is_count),
-            Field("pass", is_count),
-            *wave,
-            Field("end_ms", is_time),
-            Field("ranks", list_of(*rank_start)),
-        ),
-        LogEvent.PASS_END: (
-            Field("worker", is_count),
-            Field("pass", is_count),
-            Field("ranks", list_of(*rank_stop)),
-        ),
-        LogEvent.TOKENS: (Field("request", is_text), Field("tokens", is_count), Field("total", is_count)),
-        LogEvent.KV_STORED: (
-            *_WHO,
-            Field("first_block", is_count),
-            Field("parent_hash", is_hash_or_null),
-            Field("block_hashes", is_hashes),
-            Field("local_hashes", is_hashes),
-        ),
-        LogEvent.KV_REMOVED: (*_PLACE, Field("block_hashes", is_hashes)),
+        LogEvent.PASS_START: (*number, *wave, Field("end_ms", is_time), Field("ranks", list_of(*rank_start))),
+        LogEvent.PASS_END: (*number, Field("ranks", list_of(*rank_stop))),
     }
 
 
@@ -139,7 +130,7 @@ class Form:
         rank = LEVEL_ORDER.index(setup.level)
         self._fields = {
             kind: (*_COMMON, *fields)
-            for kind, fields in _fields(setup).items()
+            for kind, fields in (_FIELDS | _pass_fields(setup)).items()
             if LEVEL_ORDER.index(EVENT_LEVELS[LogEvent(kind)]) <= rank
         }
         # Lines of few shapes come by the million: event -> its keys -> what their values must be.
