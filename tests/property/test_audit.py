@@ -22,7 +22,7 @@ from tests.property.replays import run as run_realtime
 from tests.property.test_rerun import runs
 from tests.support import planted_in_passes
 from tests.support.planted import FAULTS, FOOTER
-from tests.support.random_logs import LEVELS, Log, random_log
+from tests.support.random_logs import LEVELS, Log, random_log, stopped_log
 from tests.support.realtime import RealtimeRun
 from tests.support.realtime_replay import Pace
 
@@ -51,6 +51,17 @@ def test_nothing_is_found_in_the_log_of_a_run(first_seed: int) -> None:
     for seed in range(first_seed, first_seed + 40):
         report = audit_log(random_log(seed))
         assert (report.num_findings, report.damage) == (0, None), (seed, report.findings[:3])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_nothing_is_found_in_the_log_of_a_run_that_could_not_go_on(level: str) -> None:
+    ends = Counter()
+    for seed in range(25):
+        log = stopped_log(seed, level)
+        ends[log.footer["end"]] += 1
+        report = audit_bytes(log.bytes())
+        assert (report.num_findings, report.damage) == (0, None), (seed, report.findings[:3])
+    assert ends["stopped"] > 10
 
 
 @given(cases(), paces, measured)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import tempfile
@@ -13,6 +14,7 @@ from typing import Any
 import orjson
 
 from mocker_replay.config import ReplayOptions
+from mocker_replay.errors import InvariantError
 from mocker_replay.log.digest import EventDigest
 from mocker_replay.replay import replay
 from tests.fuzz.generate import make_case
@@ -83,6 +85,43 @@ def with_impatience(case: Case, rng: random.Random) -> Case:
         if rng.random() < 0.4:
             row["cancel_after_ms"] = rng.choice((0, 0, 1, 1.5, 10, 12, 20, 50, round(rng.uniform(0, 200), 3)))
     return replace(case, trace_text="".join(json.dumps(row) + "\n" for row in rows))
+
+
+class Failing:
+    """A timing model that fails after so many answers: the run cannot go on, in mid-pass."""
+
+    def __init__(self, answers: int) -> None:
+        self.answers = answers
+
+    def _answer(self, ms: float) -> float:
+        self.answers -= 1
+        if self.answers < 0:
+            raise RuntimeError("no more answers")
+        return ms
+
+    def prefill(self, batch_size: int, mean_isl: int, mean_prefix: int) -> float:
+        return self._answer(7.25)
+
+    def decode(self, batch_size: int, active: int, mean_context: int, total: int) -> float:
+        return self._answer(1.5)
+
+
+def stopped_log(seed: int, level: str) -> Log:
+    """The log of a random run whose engine may stop."""
+    rng = random.Random(seed)
+    case = make_case(seed)
+    while case.format != "mooncake" or "decode_speedup_ratio" in case.config["engine"]:
+        case = make_case(rng.getrandbits(32))
+    case = with_impatience(case, rng)
+    args = {name: value for name, value in case.args.items() if name != "telemetry_sample_interval_ms"}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        config = case.config_with_files(folder)
+        config["engine"]["timing_model"] = Failing(rng.randrange(30))
+        events = folder / "events.jsonl"
+        with contextlib.suppress(InvariantError):
+            replay(case.write_trace(folder), config, ReplayOptions(**args), events=events, event_level=level)
+        return read_log(events.read_bytes())
 
 
 @lru_cache(maxsize=256)

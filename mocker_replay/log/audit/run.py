@@ -7,7 +7,7 @@ before and after it takes effect; and what happens when requests cannot be told 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -244,8 +244,3 @@ def read_summary(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(summary, dict):
         raise LogError(f"{name}: a summary must be a JSON object")
     return summary
-
-
-def names_of(findings: Iterable[Finding]) -> set[str]:
-    """Rules that were broken."""
-    return {finding.rule for finding in findings}
