@@ -509,9 +509,9 @@ cdef class Machine:
             raise ValueError(f"clock reading must be finite and not negative, got {reading_ms}")
         if num_cancels < 0 or num_commands < 0:
             raise ValueError(f"lane lengths must not be negative, got {num_cancels} and {num_commands}")
-        if stimulus not in STIMULUS_NAMES:
+        code = _stimulus_codes.get(stimulus, -1)
+        if code < 0:
             raise DriverMisuse(f"unknown stimulus {stimulus!r}")
-        code = STIMULUS_NAMES.index(stimulus)
         _check_command(code, command)
         envelope.hash_ids = NULL
         if command is not None:
@@ -552,17 +552,16 @@ cdef class Machine:
             free(envelope.hash_ids)
             replies.append((<uint64_t>envelope.command_id, False, "stopped before acknowledging"))
         internal_ms = self.engine.next_internal_deadline()
-        return Step(
-            events=self.out.count - before, replies=tuple(replies), boundary_reply=boundary_reply, wants=self.wants(),
-            pass_deadline_ms=self.pass_end_ms if self.phase == PHASE_IN_PASS else None,
-            internal_deadline_ms=None if internal_ms == INFINITY else internal_ms,
-            stopped=self.phase == PHASE_STOPPED, error=self.failure if self.phase == PHASE_STOPPED else None,
-        )
+        # As Step(...), without the Python function that is in it; in the order of its fields.
+        return tuple.__new__(Step, (
+            self.out.count - before, tuple(replies), boundary_reply, self.wants(),
+            self.pass_end_ms if self.phase == PHASE_IN_PASS else None, None if internal_ms == INFINITY else internal_ms,
+            self.phase == PHASE_STOPPED, self.failure if self.phase == PHASE_STOPPED else None,
+        ))
 
     def wants(self):
         """Names of the stimuli that may come next; the first one that is there must be taken."""
         cdef uint64_t mask = self.wants_mask()
-        # The order follows from what is wanted: Idle alone waits for internal work and no pass end.
         wanted = _wanted.get(mask)
         if wanted is None:
             wanted = _wanted[mask] = _in_order(mask)
@@ -574,11 +573,12 @@ cdef class Machine:
         return PHASE_NAMES[self.phase]
 
 
+cdef dict _stimulus_codes = {name: code for code, name in enumerate(STIMULUS_NAMES)}
 cdef dict _wanted = {}                   # of wants_mask: the names in order; some twenty entries
 
 
 cdef tuple _in_order(uint64_t mask):
-    """Names of wanted stimuli in order of priority."""
+    """Names of wanted stimuli in order of priority; Idle alone wants internal work and no pass end."""
     if mask >> ST_PUBLISHED & 1:
         # A publication that can proceed does; a lane without reader is no error to a driver that is being stopped.
         order = (ST_PUBLISHED, ST_CANCEL, ST_PUBLISH_CLOSED)

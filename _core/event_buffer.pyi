@@ -18,6 +18,7 @@ class EventBuffer:
     def rows(
         self,
     ) -> tuple[list[tuple[float, float, int, int, int, int, int, int, int, int, int, int]], list[int]]: ...
+    def requests_of(self, kind: int) -> list[int]: ...
     def append_record(
         self,
         kind: int,

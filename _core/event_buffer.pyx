@@ -138,6 +138,11 @@ cdef class EventBuffer:
                             event.kind, event.worker, event.rank, event.request))
         return records, [self.words[i] for i in range(self.num_words)]
 
+    def requests_of(self, int32_t kind):
+        """Requests of all records of one kind, in order, a list of int."""
+        cdef Py_ssize_t i
+        return [self.records[i].request for i in range(self.count) if self.records[i].kind == kind]
+
     def append_record(self, int32_t kind, double t_ms, int32_t worker=0, int32_t rank=-1, int32_t request=-1, *,
                       int64_t a=0, int64_t b=0, int64_t c=0, int64_t d=0, int64_t e=0, int64_t f=0, double x=NAN, words=None):
         """Append one record from Python (consumers' tests and the realtime shell).

@@ -6,10 +6,11 @@ Each wait has a length of its own between 0.2 and 20 ms, never whole millisecond
 which take turns in an order drawn anew each time. Prints Markdown: lateness at the median, the 99th percentile and the
 worst, and the 99th percentiles beside ours (the goal: ours at most a fifth of each).
 
-A fourth row is the floor: a thread that the kernel alone wakes (`clock_nanosleep`). Where other work or a busy host
-keeps even that one waiting for a fifth of what asyncio needs, the run says nothing about timers and decides nothing
-(exit code 2). `--fifo` keeps other processes out of the way: real-time priority for all four, which takes privileges. A
-wait of ours that ends early, or one without a descriptor, makes the run fail.
+All of them wait in a thread as quiet as that of a realtime run (`shells/quiet.py`). A fourth row is the floor: a thread
+that the kernel alone wakes (`clock_nanosleep`). Where other work or a busy host keeps even that one waiting for a fifth
+of what asyncio needs, the run says nothing about timers and decides nothing (exit code 2). `--fifo` keeps other
+processes out of the way: real-time priority for all four, which takes privileges. A wait of ours that ends early, or
+one without a descriptor, makes the run fail.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mocker_replay._core import timerfd
+from mocker_replay.shells.quiet import quiet
 from mocker_replay.shells.sleeper import Sleeper
 
 LENGTH_MS = (0.2, 20.0)
@@ -95,7 +97,8 @@ def main() -> int:
     args = parser.parse_args()
     if args.fifo:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(os.sched_get_priority_min(os.SCHED_FIFO)))
-    late_us = asyncio.run(measure(args.waits, args.seed))
+    with quiet():
+        late_us = asyncio.run(measure(args.waits, args.seed))
     priority = "real-time priority" if args.fifo else "ordinary priority"
     print(f"{args.waits} waits of {LENGTH_MS[0]} to {LENGTH_MS[1]} ms each, {priority}; {machine()}\n")
     print("| wait | p50 [us] | p99 [us] | max [us] | p99 beside ours |")

@@ -6,8 +6,10 @@ replay is decided here.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -53,7 +55,11 @@ def overview() -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command and leave the process with its exit code."""
-    sys.exit(run_main(sys.argv[1:] if argv is None else list(argv)))
+    code = run_main(sys.argv[1:] if argv is None else list(argv))
+    # All is written and said; one Ctrl-C more must not turn the exit code into a signal of the interpreter's end.
+    with contextlib.suppress(ValueError):  # not the main thread
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(code)
 
 
 def run_main(argv: list[str]) -> int:

@@ -211,6 +211,7 @@ class LiveEngine:
         Raises:
             LiveError: the scheduler did not take it.
         """
+        self._rank.require_loop()
         route = self._rank.routes.by_client(client_id)
         if route is None:
             return False

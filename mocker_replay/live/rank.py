@@ -134,7 +134,7 @@ class Rank:
         self, request: GenerateRequest, *, scheduler_id: int | None = None, prompt: Prompt | None = None
     ) -> tuple[Registration, RequestStream]:
         """Register a request; see `LiveEngine.prepare`. A replay names the request and knows its blocks."""
-        self._require_loop()
+        self.require_loop()
         if (error := self.not_running()) is not None:
             raise error
         output_tokens = checked_count(request.effective_output_tokens, "max_output_tokens", 0)
@@ -190,7 +190,7 @@ class Rank:
 
     def cancel_route(self, route: Route, *, explicit: bool = True) -> Cancellation:
         """End the stream at once and ask the scheduler; `explicit` as in `Cancellation`."""
-        self._require_loop()
+        self.require_loop()
         return start_cancellation(self, route, explicit=explicit)
 
     def drop_stream(self, route: Route) -> None:
@@ -212,7 +212,8 @@ class Rank:
             self.token.cancel()
             self.group.released()
 
-    def _require_loop(self) -> None:
+    def require_loop(self) -> None:
+        """Raises LiveError: this is not the loop the engine was started in."""
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:
@@ -233,7 +234,7 @@ class Rank:
         Raises:
             LiveError: the first thing that went wrong, the same for every caller; or called in another loop.
         """
-        self._require_loop()
+        self.require_loop()
         self.group.token.cancel()
         self.token.cancel()
         self.routes.close_all()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class InterruptFlag:
@@ -36,3 +41,19 @@ class InterruptFlag:
         self.raised = True
         if self.on_raise is not None:
             self.on_raise()
+
+
+def abandon(loop: asyncio.AbstractEventLoop) -> None:
+    """Drop the tasks of a loop that a KeyboardInterrupt has left.
+
+    It may have come between a task and its next step, which is lost then. Whoever waits for such a task, even for one
+    that was cancelled, waits for ever; so nobody does, and coroutines are closed where they stand.
+    """
+    import asyncio
+
+    loop.set_exception_handler(lambda _loop, _context: None)  # tasks that are destroyed while they wait would complain
+    for task in asyncio.all_tasks(loop):
+        coroutine = task.get_coro()
+        if coroutine is not None:
+            with contextlib.suppress(Exception):  # of those that want to wait once more
+                coroutine.close()

@@ -28,13 +28,14 @@ from mocker_replay.live.request import GenerateRequest, Prompt, Signal
 from mocker_replay.live.stream import RequestStream
 from mocker_replay.log.wall import WallRecorder
 from mocker_replay.replay.books import RunBooks, Stopped
-from mocker_replay.replay.interrupt import InterruptFlag
+from mocker_replay.replay.interrupt import InterruptFlag, abandon
 from mocker_replay.replay.realtime_view import Views, Watch
 from mocker_replay.replay.sinks import Sinks
 from mocker_replay.replay.tap import Tap
 from mocker_replay.report.realtime import Punctuality
 from mocker_replay.shells.alarm import Alarm
 from mocker_replay.shells.clock import Clock, MonotonicClock, ms_from_ns, ns_from_ms
+from mocker_replay.shells.quiet import quiet
 from mocker_replay.shells.readings import Directed, Measured
 from mocker_replay.shells.tokens import CancelToken
 from mocker_replay.trace import TraceFacts, TraceSource
@@ -84,7 +85,19 @@ class RealtimeRun(RunBooks):
     # -- the run ------------------------------------------------------------------------------------
 
     def loop(self, interrupt: InterruptFlag) -> bool:
-        return asyncio.run(self.live(interrupt, self._clock))
+        loop = asyncio.new_event_loop()
+        try:
+            with quiet():
+                return loop.run_until_complete(self.live(interrupt, self._clock))
+        except KeyboardInterrupt:
+            for group in self._groups:
+                group.token.cancel()
+                group.driver.shell.close()
+            self._forget_engines()
+            abandon(loop)
+            raise
+        finally:
+            loop.close()
 
     async def live(self, interrupt: InterruptFlag, clock: Clock) -> bool:
         """What `loop` does, in the running loop and by a clock of the caller's choice."""
@@ -93,6 +106,7 @@ class RealtimeRun(RunBooks):
         self._origin_ns = clock.now_ns() + ns_from_ms(_HEAD_START_MS)
         self._alarm = Alarm(clock, self._origin_ns)
         interrupt.on_raise = lambda: loop.call_soon_threadsafe(self._alarm.ring)
+        loop.set_exception_handler(_tell_unless_interrupted)
         watcher: asyncio.Task[None] | None = None
         try:
             self._start_engines()
@@ -240,7 +254,10 @@ class RealtimeRun(RunBooks):
                 client.cancel()
         if tasks := [*self._clients] + ([] if watcher is None else [watcher]):
             await asyncio.wait(tasks)
-        # A finaliser of an engine holds its machine's shell, which holds this run: neither would ever be collected.
+        self._forget_engines()
+
+    def _forget_engines(self) -> None:
+        """A finaliser of an engine holds its machine's shell, which holds this run: none would ever be collected."""
         self._engines.clear()
         self._groups.clear()
 
@@ -360,3 +377,9 @@ class RealtimeRun(RunBooks):
     def _wall_ms(self) -> float:
         """Wall time since modelled time 0 [ms]; negative during the head start."""
         return ms_from_ns(self._clock.now_ns() - self._origin_ns)
+
+
+def _tell_unless_interrupted(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """The second Ctrl-C ends whatever task it finds; that is wanted, and the caller hears of it anyway."""
+    if not isinstance(context.get("exception"), KeyboardInterrupt):
+        loop.default_exception_handler(context)

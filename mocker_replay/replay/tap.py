@@ -7,6 +7,7 @@ which is the order of the log.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from mocker_replay._core.event_buffer import EventBuffer
 from mocker_replay._core.fleet import Fleet
@@ -15,6 +16,8 @@ from mocker_replay.log.records import append_records
 from mocker_replay.log.wall import WallRecorder
 from mocker_replay.report.realtime import Punctuality
 from mocker_replay.shells.realtime import Given, Observer
+
+_TERMINAL: Final = EventKind.TERMINAL.value
 
 
 class Tap:
@@ -70,15 +73,16 @@ class Tap:
             self._punctuality.pass_ends.add(wall_ms - deadline_ms)
         ended: list[int] = []
         if len(events):
-            records = events.records_array()
-            if given.stimulus == "boundary_apply":
-                # The fleet must see them, too: a client who was to leave later is gone, a follow-up may be due.
-                append_records(self._fleet.out, records)
-                events = self._fleet.out
-            ended = records["request"][records["kind"] == EventKind.TERMINAL].tolist()
+            ended = events.requests_of(_TERMINAL)
             if ended:
                 self._punctuality.in_flight.change(-len(ended), wall_ms)
-            self._consume(events, wall_ms)
+            if given.stimulus == "boundary_apply":
+                # The fleet must see them, too: a client who was to leave later is gone, a follow-up may be due.
+                append_records(self._fleet.out, events.records_array())
+                self._consume(self._fleet.out, wall_ms)
+                self._fleet.clear_events()
+            else:
+                self._consume(events, wall_ms)
         if ended or not self._punctuality.in_flight.now:
             self._on_end(ended)
 

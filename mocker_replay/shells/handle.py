@@ -86,7 +86,8 @@ class DriverHandle:
         """Place a command with a reserved id on its lane, now or as soon as it is its turn.
 
         Args:
-            on_reply: called once with the acknowledgement, or with why there is none.
+            on_reply: called once with the acknowledgement, or with why there is none. An exception it raises goes to
+                the loop's handler, as that of any callback.
             stamp_ms: nominal time of the command; the current time where none is given and the clock is nominal.
 
         Raises:
@@ -100,11 +101,18 @@ class DriverHandle:
             stamp_ms = shell.wall_ms()
         lane = shell.cancels if command.kind == "cancel" else shell.commands
 
+        def tell(ok: bool, text: str) -> None:
+            try:
+                on_reply(ok, text)
+            except Exception as exc:  # nobody else must go without an answer
+                message = f"callback of command {command.command_id} failed"
+                self._share.loop.call_exception_handler({"message": message, "exception": exc})
+
         def on_done(state: TicketState) -> None:
             if state is TicketState.PLACED:
-                shell.expect_reply(command.command_id, on_reply)
+                shell.expect_reply(command.command_id, tell)
             elif state is TicketState.REFUSED:
-                on_reply(False, "control lane closed")
+                tell(False, "control lane closed")
 
         return lane.put(Queued(command, stamp_ms), on_done)
 

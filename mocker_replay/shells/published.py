@@ -6,6 +6,7 @@ Decides where one event ends and the next begins. Source: driver specification, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mocker_replay.events import CommandFlag, CommandKind, EventKind
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _ID_MASK: Final = 2**64 - 1  # ids are unsigned, records are not
 _IN_PASS: Final = CommandFlag.IN_PASS.value
 _SUPPRESSED: Final = CommandFlag.SUPPRESSED.value
+_KINDS: Final = {kind.value: kind for kind in EventKind}
 _HEADS: Final = frozenset((EventKind.COMMAND, EventKind.PASS_START, EventKind.PASS_END, EventKind.INTERNAL_WORK))
 
 
@@ -35,6 +37,10 @@ class EventRecord(NamedTuple):
     worker: int
     rank: int
     request: int
+
+
+# As EventRecord._make, without the Python function that is in it.
+_make_record: Final[Callable[[tuple[float | int, ...]], EventRecord]] = partial(tuple.__new__, EventRecord)
 
 
 class Published(NamedTuple):
@@ -76,7 +82,7 @@ class Published(NamedTuple):
 def read_records(events: EventBuffer) -> tuple[list[EventRecord], list[int]]:
     """All records of a buffer with their payload words."""
     rows, words = events.rows()
-    return list(map(EventRecord._make, rows)), words
+    return list(map(_make_record, rows)), words
 
 
 def split_events(events: EventBuffer, make_boundary: Callable[[], Boundary]) -> list[Published]:
@@ -85,7 +91,7 @@ def split_events(events: EventBuffer, make_boundary: Callable[[], Boundary]) -> 
     starts = [at for at, record in enumerate(records) if record.kind in _HEADS]
     published = []
     for start, end in zip(starts, [*starts[1:], len(records)], strict=True):
-        kind = EventKind(records[start].kind)
+        kind = _KINDS[records[start].kind]
         boundary = make_boundary() if kind is EventKind.PASS_END else None
         published.append(Published(kind, records[start:end], words, boundary))
     return published

@@ -104,11 +104,11 @@ class RealtimeShell:
         self.token = token or CancelToken()
         self.cancels: BoundedLane[Queued] = BoundedLane(control_capacity, on_item=self._notify)
         self.commands: BoundedLane[Queued] = BoundedLane(control_capacity, on_item=self._notify)
-        self.events: BoundedLane[Published] = BoundedLane(event_capacity, on_space=self._notify)
+        self.events: BoundedLane[Published] = BoundedLane(event_capacity, on_space=self._space_appeared)
         self.stopped = False
         self.error: str | None = None
         self.origin_ns = clock.now_ns() if origin_ns is None else origin_ns
-        self._clock = clock
+        self._now_ns = clock.now_ns
         self.readings: Readings = readings or Measured()
         self._observer = observer
         self._clear_events = clear_events or machine.out.clear
@@ -129,7 +129,8 @@ class RealtimeShell:
 
     def wall_ms(self) -> float:
         """Measured time since the origin [ms]."""
-        return max(0.0, ms_from_ns(self._clock.now_ns() - self.origin_ns))
+        elapsed_ns = self._now_ns() - self.origin_ns
+        return ms_from_ns(elapsed_ns) if elapsed_ns > 0 else 0.0
 
     def expect_reply(self, command_id: int, on_reply: OnReply) -> None:
         """Call `on_reply` when the machine answers a command that is on its lane, or when it never will."""
@@ -221,6 +222,11 @@ class RealtimeShell:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
+    def _space_appeared(self) -> None:
+        """The consumer took something; of interest only to a publication that waits."""
+        if self._outbox or self.readings.settles:
+            self._notify()
+
     async def _wait(self) -> None:
         """Until something changes."""
         if self._noted:
@@ -244,11 +250,11 @@ class RealtimeShell:
         """Give the machine the first wanted stimulus that is there; False when none is."""
         if self._hold is Hold.HELD or self.stopped:
             return False
-        wall_ms = self.wall_ms()
+        wall_ms, polls = self.wall_ms(), self._polls
         for stimulus in self._wants:
             if stimulus == "pass_timer" and self._is_overdue(wall_ms):
                 return False  # nothing of lower priority may take its turn
-            if self._polls[stimulus](wall_ms):
+            if polls[stimulus](wall_ms):
                 self._give(stimulus, wall_ms)
                 return True
         return False
@@ -300,7 +306,7 @@ class RealtimeShell:
 
     def _give(self, stimulus: str, wall_ms: float) -> None:
         command: Command | None = None
-        counts = (0, 0)
+        num_cancels = num_commands = 0
         nominal_ms: float | None = None
         if stimulus in ("cancel_item", "command_item"):
             lane = self.cancels if stimulus == "cancel_item" else self.commands
@@ -311,23 +317,23 @@ class RealtimeShell:
             assert self._slot.request is not None
             command = self._slot.request.command
         elif stimulus == "lane_counts":
-            counts = (len(self.cancels), len(self.commands))
+            num_cancels, num_commands = len(self.cancels), len(self.commands)
         elif stimulus == "pass_timer":
             nominal_ms = self._pass_ms
         elif stimulus == "internal_timer":
             nominal_ms = self._internal_ms
-        given = Given(stimulus, self.readings.reading(wall_ms, nominal_ms), command, *counts)
+        reading_ms = self.readings.reading(wall_ms, nominal_ms)
         step = self.machine.step(
-            stimulus, given.reading_ms, command=command, num_cancels=counts[0], num_commands=counts[1]
+            stimulus, reading_ms, command=command, num_cancels=num_cancels, num_commands=num_commands
         )
-        self._after(given, step, nominal_ms if command is None else None, wall_ms)
-
-    def _after(self, given: Given, step: Step, deadline_ms: float | None, wall_ms: float) -> None:
-        """What a step asks of its shell."""
-        applied = given.stimulus == "boundary_apply"
         if self._observer is not None:
-            events = self.machine.boundary_events if applied else self.machine.out
-            self._observer.stepped(given, deadline_ms, wall_ms, events)
+            given = Given(stimulus, reading_ms, command, num_cancels, num_commands)
+            events = self.machine.boundary_events if stimulus == "boundary_apply" else self.machine.out
+            self._observer.stepped(given, nominal_ms if command is None else None, wall_ms, events)
+        self._after(step)
+
+    def _after(self, step: Step) -> None:
+        """What a step asks of its shell."""
         if step.events:
             self._outbox.extend(split_events(self.machine.out, self._open_boundary))
         self._clear_events()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import orjson
 from hypothesis import strategies as st
@@ -16,6 +18,7 @@ from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions, T
 from mocker_replay.log.wall import bare_lines
 from mocker_replay.replay import ReplayResult, replay
 from mocker_replay.report.summary import without_wall_clock
+from mocker_replay.trace.mooncake import MooncakeTrace
 from tests.property.workloads import patience_ms, prompts, times_ms
 from tests.support.realtime_replay import Pace, virtual_time
 
@@ -41,6 +44,7 @@ class Case:
     options: ReplayOptions
     rows: list[dict[str, Any]]
     level: str
+    batch_rows: int  # that are read at a time
 
 
 @st.composite
@@ -68,10 +72,12 @@ def configs(draw: st.DrawFn) -> EngineConfig:
 
 @st.composite
 def traces(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Sessions of one to three turns in the order of a file, some clients impatient, some requests named."""
+    """Sessions of one to three turns, some clients impatient, some requests named; a third of the traces streams."""
     rows = []
-    for session, at_ms in enumerate(draw(st.lists(times_ms, min_size=1, max_size=14))):
-        turns = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    starts_ms = draw(st.lists(times_ms, min_size=1, max_size=14))
+    streams = draw(st.integers(0, 2)) == 0
+    for session, at_ms in enumerate(sorted(starts_ms) if streams else starts_ms):
+        turns = 1 if streams else draw(st.sampled_from([1, 1, 1, 2, 3]))
         named = turns > 1 or draw(st.booleans())
         for turn in range(turns):
             n_in, n_out, hash_ids = draw(prompts(TRACE_BLOCK_SIZE))
@@ -102,7 +108,8 @@ def cases(draw: st.DrawFn) -> Case:
         trace_block_size=TRACE_BLOCK_SIZE,
         max_sim_time_ms=draw(st.sampled_from([None, None, None, 0.0, 11.0, 40.25])),
     )
-    return Case(draw(configs()), options, draw(traces()), draw(st.sampled_from(LEVELS)))
+    level, batch_rows = draw(st.sampled_from(LEVELS)), draw(st.sampled_from([1, 3, 1024]))
+    return Case(draw(configs()), options, draw(traces()), level, batch_rows)
 
 
 @dataclass
@@ -133,7 +140,8 @@ def run(case: Case, folder: Path, realtime: RealtimeOptions | None = None, pace:
     mode = "accelerated" if realtime is None else "realtime"
     names = {"events": folder / "events.jsonl", "requests": folder / "requests.jsonl", "summary": folder / "s.json"}
     options = dataclasses.replace(case.options, mode=mode)
-    with virtual_time(pace):
+    in_batches = patch.object(MooncakeTrace, "batches", partialmethod(MooncakeTrace.batches, case.batch_rows))
+    with virtual_time(pace), in_batches:
         result = replay(trace, case.config, options, event_level=case.level, realtime=realtime, **names)
     log, requests, summary = (path.read_bytes() for path in names.values())
     return Outputs(result, log, requests, orjson.loads(summary))

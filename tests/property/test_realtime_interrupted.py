@@ -16,7 +16,7 @@ from mocker_replay.replay.rerun import rerun
 from tests.property.replays import NOMINAL, Case, cases, conserves, measured, paces, run
 from tests.support.realtime_replay import Pace
 
-many = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+many = settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 @given(cases(), paces, measured | st.just(NOMINAL), st.integers(1, 10) | st.integers(10, 60) | st.integers(30, 250))

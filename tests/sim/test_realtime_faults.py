@@ -269,6 +269,54 @@ def test_the_second_ctrl_c_ends_at_once(turns: tuple[int, int], clock: str, tmp_
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+TORN_RUN = """
+import asyncio, gc, itertools, os, sys
+from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions, TimingModel
+from mocker_replay.replay import replay
+
+run_handle, left = asyncio.events.Handle._run, 0
+
+def run_or_tear(handle):
+    global left
+    left -= 1
+    if left == 0:
+        raise KeyboardInterrupt
+    return run_handle(handle)
+
+asyncio.events.Handle._run = run_or_tear
+config = EngineConfig(timing_model=TimingModel("fixed", 1.0, 0.2))
+for clock in ("measured", "nominal"):
+    for left_at_start in itertools.count(1, 7):
+        left = left_at_start
+        try:
+            replay(
+                sys.argv[1], config, ReplayOptions(mode="realtime", num_workers=2),
+                realtime=RealtimeOptions(clock=clock), watch=lambda view: None, events=sys.argv[2] + "/e.jsonl",
+            )
+        except KeyboardInterrupt:
+            assert os.listdir(sys.argv[2]) == []
+        else:
+            os.unlink(sys.argv[2] + "/e.jsonl")
+            break
+        for _ in range(3):  # finalisers hold what they call until they have run
+            gc.collect()
+        assert not [found for found in gc.get_objects() if isinstance(found, asyncio.Task)]
+    print(clock, left_at_start > 100)
+"""
+
+
+def test_the_second_ctrl_c_may_tear_the_loop_anywhere(make_trace: MakeTrace, tmp_path: Path) -> None:
+    """It comes between a task and its next step, which is lost: whoever waited for that task would wait for ever."""
+    trace = make_trace([make_row(n * 2.0, 64, 5) for n in range(5)])
+    folder = tmp_path / "out"
+    folder.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", TORN_RUN, str(trace), str(folder)],
+        env=ENV, text=True, capture_output=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "measured True\nnominal True\n", "")
+
+
 @pytest.mark.parametrize("mode", ["accelerated", "realtime"])
 def test_sigterm_ends_as_it_ends_any_process(mode: str, make_trace: MakeTrace, tmp_path: Path) -> None:
     """Nobody is told; what was being written stands under its temporary name."""
