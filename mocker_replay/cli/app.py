@@ -21,9 +21,12 @@ VERBS = {
     "run": "Replay a trace and print a summary.",
     "check": "Find every fault of a trace in one pass and profile it.",
     "synth": "Write a synthetic workload as a trace.",
-    "rerun": "Run the log of a realtime run again and require the same events.",
     "golden": "Record runs, check fresh ones against them, update what has changed.",
     "diff": "Name the first event in which two logs differ, and compare their figures.",
+    "audit": "Check an event log on its own: every rule it breaks, and where.",
+    "explain": "Say why one request of a log took its time, in parts that add up.",
+    "timeline": "Write a log as a trace file for Perfetto or Chrome.",
+    "rerun": "Run the log of a realtime run again and require the same events.",
 }
 PROGRAM = "mocker-replay"
 _OVERVIEW = """\
@@ -48,7 +51,7 @@ Exit codes:
 
 def overview() -> str:
     """What `mocker-replay --help` prints."""
-    verbs = "\n".join(f"  {name:<7}{line}" for name, line in VERBS.items())
+    verbs = "\n".join(f"  {name:<10}{line}" for name, line in VERBS.items())
     return _OVERVIEW.format(program=PROGRAM, verbs=verbs)
 
 

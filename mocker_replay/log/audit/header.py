@@ -1,0 +1,112 @@
+"""What the header of a log says about its run, as far as rules need it. Never decides a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mocker_replay.events import EventLevel
+from mocker_replay.log.reader import LogError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """Limits and sizes of the run that wrote a log; None where there is no limit."""
+
+    level: EventLevel
+    measured: bool  # modelled time follows a measured clock
+    realtime: bool  # lines may carry `wall`
+    trace_rows: int
+    num_workers: int
+    dp_size: int
+    tensor_parallel_size: int
+    num_gpu_blocks: int
+    block_size: int
+    max_num_seqs: int | None
+    max_num_batched_tokens: int | None
+    max_model_len: int | None
+    num_drafts: int  # 0 without multi-token prediction
+    prefix_caching: bool
+    chunked_prefill: bool
+    sla_ttft_ms: float | None
+    sla_itl_ms: float | None
+    sla_e2e_ms: float | None
+
+    def blocks_of(self, tokens: int) -> int:
+        """Blocks that so many tokens need."""
+        return -(-tokens // self.block_size)
+
+
+def read_setup(header: Mapping[str, Any], name: str) -> Setup:
+    """Raises LogError: the header does not say what every log of this program says."""
+    levels = [str(level) for level in EventLevel]
+    if header.get("level") not in levels:
+        raise LogError(f"{name}:1: level: must be one of {', '.join(levels)} (got {header.get('level')!r})")
+    find = _Finder(header, name)
+    return Setup(
+        level=EventLevel(header["level"]),
+        measured=find.text("clock") == "measured",
+        realtime="wall" in header,
+        trace_rows=find.count("trace", "rows"),
+        num_workers=find.count("options", "num_workers"),
+        dp_size=find.count("config", "dp_size"),
+        tensor_parallel_size=find.count("config", "tensor_parallel_size"),
+        num_gpu_blocks=find.count("config", "engine", "num_gpu_blocks"),
+        block_size=find.count("config", "engine", "block_size", least=1),
+        max_num_seqs=find.limit("config", "engine", "max_num_seqs"),
+        max_num_batched_tokens=find.limit("config", "engine", "max_num_batched_tokens"),
+        max_model_len=find.limit("config", "engine", "max_model_len"),
+        num_drafts=find.limit("config", "engine", "aic_nextn") or 0,
+        prefix_caching=find.flag("config", "engine", "enable_prefix_caching"),
+        chunked_prefill=find.flag("config", "engine", "enable_chunked_prefill"),
+        sla_ttft_ms=find.bound("options", "sla_ttft_ms"),
+        sla_itl_ms=find.bound("options", "sla_itl_ms"),
+        sla_e2e_ms=find.bound("options", "sla_e2e_ms"),
+    )
+
+
+class _Finder:
+    """Looks values up by key path; each miss is an error that names the path."""
+
+    def __init__(self, header: Mapping[str, Any], name: str) -> None:
+        self._header = header
+        self._name = name
+
+    def _find(self, path: tuple[str, ...]) -> Any:
+        value: Any = self._header
+        for key in path:
+            if not isinstance(value, dict) or key not in value:
+                raise LogError(f"{self._name}:1: {'.'.join(path)}: the header of an event log must have it")
+            value = value[key]
+        return value
+
+    def _wrong(self, path: tuple[str, ...], rule: str, value: Any) -> LogError:
+        return LogError(f"{self._name}:1: {'.'.join(path)}: must be {rule} (got {value!r})")
+
+    def text(self, *path: str) -> str:
+        value = self._find(path)
+        if not isinstance(value, str):
+            raise self._wrong(path, "a text", value)
+        return value
+
+    def flag(self, *path: str) -> bool:
+        value = self._find(path)
+        if not isinstance(value, bool):
+            raise self._wrong(path, "true or false", value)
+        return value
+
+    def count(self, *path: str, least: int = 0) -> int:
+        value = self._find(path)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise self._wrong(path, f"a whole number from {least} on", value)
+        return value
+
+    def limit(self, *path: str) -> int | None:
+        return None if self._find(path) is None else self.count(*path)
+
+    def bound(self, *path: str) -> float | None:
+        value = self._find(path)
+        if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
+            raise self._wrong(path, "a number or null", value)
+        return None if value is None else float(value)
