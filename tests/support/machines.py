@@ -19,6 +19,10 @@ from mocker_replay._core.sched_vllm import VllmScheduler
 from mocker_replay._core.timing import TimingModel
 from mocker_replay.events import CommandKind, EventKind
 
+WITH_PAYLOAD = {
+    EventKind.PREEMPTION, EventKind.FPM, EventKind.KV_STORED, EventKind.KV_REMOVED, EventKind.DECISION,
+}  # fmt: skip
+
 
 class Record(NamedTuple):
     """One event record, its payload words beside it."""
@@ -52,7 +56,7 @@ def _record(row: Any, words: Sequence[int]) -> Record:
     kind = EventKind(int(row["kind"]))
     c, d = int(row["c"]), int(row["d"])
     payload: tuple[int, ...] = ()
-    if words and kind in (EventKind.PREEMPTION, EventKind.FPM, EventKind.KV_STORED, EventKind.KV_REMOVED):
+    if words and kind in WITH_PAYLOAD:
         payload = tuple(words[c : c + d])
     elif words and kind == EventKind.TERMINAL and d >= 0:
         payload = tuple(words[d : d + 2])

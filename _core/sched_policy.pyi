@@ -1,0 +1,3 @@
+from .sched_calendar import CalendarScheduler
+
+class PolicyScheduler(CalendarScheduler): ...
