@@ -42,7 +42,22 @@ class RankFacts:
     max_num_seqs: int
     max_num_batched_tokens: int
     budget_tokens: int
-    def __init__(self) -> None: ...
+    def __init__(
+        self,
+        worker: int = 0,
+        rank: int = 0,
+        *,
+        now_ms: float = 0.0,
+        pass_number: int = 0,
+        num_running: int = 0,
+        num_waiting: int = 0,
+        block_size: int = 64,
+        num_blocks: int = 16384,
+        num_free_blocks: int = 16384,
+        max_num_seqs: int = 256,
+        max_num_batched_tokens: int = 8192,
+        budget_tokens: int = 8192,
+    ) -> None: ...
 
 @final
 class PythonPolicy(SchedulingPolicy):

@@ -50,7 +50,7 @@ cdef class RequestFacts:
 
 @cython.final
 cdef class RankFacts:
-    """A rank as a policy sees it: a copy, as it is when the hook is asked.
+    """A rank as a policy sees it: a copy, as it is when the hook is asked. One may be made by hand to test a policy.
 
     Attributes:
         worker, rank: which one. now_ms: modelled time, the start of the pass. pass_number: of this rank, from 0.
@@ -71,8 +71,14 @@ cdef class RankFacts:
     cdef readonly int64_t max_num_batched_tokens
     cdef readonly int64_t budget_tokens
 
-    def __init__(self):
-        raise TypeError("RankFacts are made by the engine")
+    def __init__(self, int64_t worker=0, int64_t rank=0, *, double now_ms=0.0, int64_t pass_number=0, int64_t num_running=0,
+                 int64_t num_waiting=0, int64_t block_size=64, int64_t num_blocks=16384, int64_t num_free_blocks=16384,
+                 int64_t max_num_seqs=256, int64_t max_num_batched_tokens=8192, int64_t budget_tokens=8192):
+        self.worker, self.rank, self.now_ms, self.pass_number = worker, rank, now_ms, pass_number
+        self.num_running, self.num_waiting = num_running, num_waiting
+        self.block_size, self.num_blocks, self.num_free_blocks = block_size, num_blocks, num_free_blocks
+        self.max_num_seqs, self.max_num_batched_tokens = max_num_seqs, max_num_batched_tokens
+        self.budget_tokens = budget_tokens
 
     def __repr__(self):
         return (f"RankFacts(worker={self.worker}, rank={self.rank}, now_ms={self.now_ms}, pass_number={self.pass_number}, "

@@ -331,6 +331,29 @@ cdef class PolicyScheduler(CalendarScheduler):
     def _first_vetoed(self):
         return self.requests.slots[self.order[self.num_ordered - 1]].ordinal
 
+    def check(self):
+        """As BlockScheduler.check, and the order of the queue against the queue as it came."""
+        cdef int64_t i
+        CalendarScheduler.check(self)
+        if not self.has_policy:
+            return
+        came = [self.waiting[(self.waiting_head + i) & self.waiting_mask] for i in range(self.num_waiting)]
+        numbers = [self.requests.slots[slot].queue_number for slot in came]
+        assert numbers == sorted(set(numbers)), "the queue is not in the order in which it came"
+        ordered = [self.order[i] for i in range(self.num_ordered)]
+        new = [self.unordered[i] for i in range(self.num_unordered)]
+        assert sorted(came) == sorted(ordered + new), "the order holds others than those who wait"
+        keys = [(self.requests.slots[slot].order_key, self.requests.slots[slot].queue_number) for slot in ordered]
+        assert keys == sorted(keys, reverse=True), "the order is none"
+        watched = {}
+        for slot in came:
+            if self.requests.slots[slot].watching:
+                for i in range(self.requests.slots[slot].path_length):
+                    node = self.requests.slots[slot].path[i]
+                    watched[node] = watched.get(node, 0) + 1
+        for node, count in watched.items():
+            assert self.index.nodes[<int64_t>node].watched == count, "watched by others than those who wait"
+
     # -- victims ----------------------------------------------------------------------------------
 
     cdef int64_t victim_at(self, int64_t usual) except -1 nogil:

@@ -139,6 +139,8 @@ class Row(NamedTuple):
     session: int = -1
     turn: int = 0
     cancel_after_ms: float = math.inf
+    priority: int = 0
+    deadline_ms: float = math.inf  # from its arrival on
 
 
 def push_rows(fleet: Fleet, rows: Sequence[Row], first: int = 0) -> None:
@@ -158,6 +160,8 @@ def push_rows(fleet: Fleet, rows: Sequence[Row], first: int = 0) -> None:
         offsets,
         np.array([key for row in rows for key in row.hash_ids], np.uint64),
         np.array([row.cancel_after_ms for row in rows], np.float64),
+        np.array([row.priority for row in rows], np.int64),
+        np.array([row.deadline_ms for row in rows], np.float64),
     )
 
 
