@@ -4,7 +4,7 @@ from .policy import SchedulingPolicy
 
 @final
 class ShortestJobFirst(SchedulingPolicy):
-    def __new__(cls) -> ShortestJobFirst: ...
+    def __init__(self) -> None: ...
 
 @final
 class LongestPrefixMatch(SchedulingPolicy):
@@ -12,7 +12,7 @@ class LongestPrefixMatch(SchedulingPolicy):
 
 @final
 class Priority(SchedulingPolicy):
-    def __new__(cls) -> Priority: ...
+    def __init__(self) -> None: ...
 
 @final
 class EarliestDeadlineFirst(SchedulingPolicy):

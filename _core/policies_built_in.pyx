@@ -36,7 +36,7 @@ cdef double _priority(const Request* request) noexcept nogil:
 cdef class ShortestJobFirst(SchedulingPolicy):
     """Order by prompt plus requested output [tokens]; the victim is the longest job. It knows output lengths beforehand."""
 
-    def __cinit__(self):
+    def __init__(self):
         self.orders = self.chooses_victims = True
 
     cdef double order_key(self, const RankView* rank, const Request* request) except? -1.0 nogil:
@@ -74,7 +74,7 @@ cdef class LongestPrefixMatch(SchedulingPolicy):
 cdef class Priority(SchedulingPolicy):
     """Order by the `priority` of the row, lowest first; the victim is the highest, of several the one admitted last."""
 
-    def __cinit__(self):
+    def __init__(self):
         self.orders = self.chooses_victims = True
 
     cdef double order_key(self, const RankView* rank, const Request* request) except? -1.0 nogil:

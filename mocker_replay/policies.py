@@ -20,6 +20,10 @@ if TYPE_CHECKING:  # the core is loaded when a policy is made
     from mocker_replay._core.policy import SchedulingPolicy
     from mocker_replay._core.python_policy import RankFacts, RequestFacts
 
+__all__ = [
+    "BUILT_IN", "ENTRY_POINTS", "FCFS", "LoadedPolicy", "Policy", "RankFacts", "RankLoad", "RequestFacts",
+    "load_policy", "ready",
+]  # fmt: skip
 FCFS: Final = "fcfs"
 BUILT_IN: Final[Mapping[str, str]] = {
     FCFS: "first come, first served, as the reference",
@@ -198,3 +202,10 @@ def _entry_point(name: str, where: str) -> Any:
 def _fault(where: str, value: Any, rule: str) -> UsageError:
     shown = value if isinstance(value, str) else json.dumps(dict(value), default=repr)
     return UsageError.of([Fault(where, 0, "", shown, rule)])
+
+
+def __getattr__(name: str) -> Any:
+    """The facts that hooks are given, for annotations and tests of a policy; the core is loaded with them."""
+    if name in ("RankFacts", "RequestFacts"):
+        return getattr(importlib.import_module("mocker_replay._core.python_policy"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

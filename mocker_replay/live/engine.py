@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # the core is loaded with the first engine
     from mocker_replay._core.policy import SchedulingPolicy
 
 ConfigSource = EngineConfig | Mapping[str, object] | None
-PolicySource = Union[str, Policy, "SchedulingPolicy"]  # noqa: UP007 - one of them is a name only
+PolicySource = Union[str, Policy, "SchedulingPolicy"]
 
 
 class Attachments(NamedTuple):
