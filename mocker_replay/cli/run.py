@@ -35,7 +35,7 @@ _ENGINE_FLAGS = (
 _OPTION_FLAGS = (
     "num_workers", "router_mode", "kv_event_lag_ms", "replay_concurrency", "arrival_speedup_ratio", "max_sim_time_ms",
     "trace_format", "trace_block_size", "timestamp_unit", "missing_timestamps", "surplus_hash_ids", "missing_hash_ids",
-    "sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms", "policy", "policy_options",
+    "sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms", "policy", "policy_option",
 )  # fmt: skip
 RUN_SETTINGS = ("engine_config", *_ENGINE_FLAGS, *_OPTION_FLAGS)
 
@@ -69,7 +69,7 @@ def run(
     num_workers: flags.NumWorkers = 1,
     router_mode: flags.RouterMode = "round_robin",
     policy: flags.PolicyFlag = "fcfs",
-    policy_options: flags.PolicyOptions = None,
+    policy_option: flags.PolicyOptions = None,
     kv_event_lag_ms: flags.KvEventLagMs = None,
     replay_concurrency: flags.ReplayConcurrency = None,
     arrival_speedup_ratio: flags.ArrivalSpeedupRatio = 1.0,
@@ -168,10 +168,11 @@ def run_settings(trace: str, given: Mapping[str, Any]) -> tuple[EngineConfig, Re
 
 def _replay_options(given: Mapping[str, Any], faults: list[Fault]) -> ReplayOptions:
     """Settings of the run; what is wrong with them is added to `faults`."""
-    values = {name: given[name] for name in ReplayOptions.__dataclass_fields__} | {"policy_options": {}}
+    names = [name for name in ReplayOptions.__dataclass_fields__ if name != "policy_options"]
+    values = {name: given[name] for name in names} | {"policy_options": {}}
     known = len(faults)
     try:
-        values["policy_options"] = policy_options_of(given["policy_options"] or ())
+        values["policy_options"] = policy_options_of(given["policy_option"] or ())
     except UsageError as exc:
         faults += exc.faults
     options = ReplayOptions(**values)
