@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mocker_replay.cli.diff_text import LABEL_WIDTH, field_text, render_diff
 from mocker_replay.cli.diff_text import headline as diff_headline
+from mocker_replay.golden.manifest import GoldenError, Manifest
 from mocker_replay.golden.result import Status
 
 if TYPE_CHECKING:
@@ -53,6 +54,20 @@ def render_updates(updates: Sequence[GoldenUpdate], *, dry_run: bool) -> str:
             word = _WORDS[update.result.status] if update.is_failed else "up to date"
         text += _block(word, update.result)
     return text
+
+
+def render_list(goldens: Mapping[str, Manifest | GoldenError]) -> str:
+    """A golden a line."""
+    width = max(LABEL_WIDTH, *(len(name) + 2 for name in goldens))
+    return "".join(f"{name:<{width}}{_in_short(golden)}\n" for name, golden in goldens.items())
+
+
+def _in_short(golden: Manifest | GoldenError) -> str:
+    if isinstance(golden, GoldenError):
+        return f"unreadable: {golden}"
+    log, trace = golden.log, golden.trace
+    text = f"{log['events']:,} events of level {golden.level}" + (", log stored" if log.get("stored") else "")
+    return f"{text}, {trace.get('path')} ({trace.get('rows')} rows)"
 
 
 def _block(word: str, result: GoldenResult) -> str:

@@ -15,6 +15,7 @@ from blake3 import blake3
 
 from mocker_replay.config import EngineConfig, ReplayOptions, TimingCallable
 from mocker_replay.errors import UsageError
+from mocker_replay.events import EventLevel
 from mocker_replay.golden.manifest import GoldenError, Manifest
 from mocker_replay.replay.recorded_config import recorded_config
 
@@ -73,10 +74,12 @@ def settings_of(
         any_profile: take the timing profile as it is now.
 
     Raises:
-        GoldenError: options that this version does not have.
+        GoldenError: a level or options that this version does not have.
         UsageError: settings or a timing model that cannot be had.
         OtherInput: the timing profile has changed.
     """
+    if manifest.level not in list(EventLevel):
+        raise GoldenError(f"{where}: level: must be one of {', '.join(EventLevel)} (got {manifest.level})")
     known = ReplayOptions.__dataclass_fields__
     unknown = sorted(set(manifest.options) - set(known))
     if unknown:

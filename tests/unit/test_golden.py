@@ -354,6 +354,33 @@ def test_a_golden_that_is_not_whole(goldens: GoldenFolder, trace: Path, file: st
     assert rule in result.reason
 
 
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("", "program", 3), ("", "event_schema", None), ("", "level", ["kv"]), ("", "level", "most"),
+        ("", "trace", []), ("", "config", None), ("", "options", "x"), ("", "log", 1), ("", "tolerances", []),
+        ("", "profile", "profile.npz"), ("trace", "path", None), ("trace", "path", 3), ("trace", "path", "."),
+        ("log", "events", "85"), ("log", "events", -1), ("log", "events", None), ("log", "block_events", 0),
+        ("log", "block_events", "x"), ("log", "stored", "yes"),
+        ("config", "engine", []), ("config", "dp_size", "two"), ("options", "num_workers", "two"),
+        ("options", "num_workers", 2**40), ("options", "mode", "realtime"), ("options", "colour", "red"),
+        ("options", "arrival_speedup_ratio", None), ("options", "router_mode", []), ("options", "trace_format", {}),
+        ("tolerances", "mean_ttft_ms", "1e-9"),
+    ],
+)  # fmt: skip
+def test_a_manifest_that_was_edited_is_unreadable(
+    goldens: GoldenFolder, trace: Path, section: str, key: str, value: object
+) -> None:
+    record(goldens, trace)
+    edit(
+        goldens.place("some") / MANIFEST,
+        lambda document: (document[section] if section else document).update({key: value}),
+    )
+    result = check_golden(goldens, "some")
+    assert (result.status, result.exit_code) == (Status.UNREADABLE, ExitCode.USAGE), result
+    assert update_or_tell(goldens, "some", dry_run=True).exit_code in (ExitCode.USAGE, ExitCode.OK)
+
+
 def test_a_golden_that_is_not_there(goldens: GoldenFolder, trace: Path) -> None:
     with pytest.raises(GoldenError, match="no such folder"):
         goldens.names()
@@ -362,6 +389,21 @@ def test_a_golden_that_is_not_there(goldens: GoldenFolder, trace: Path) -> None:
     assert (result.status, result.reason) == (
         Status.UNREADABLE, f"{goldens.path / 'same'}: no such golden; there are some"
     )  # fmt: skip
+
+
+def test_goldens_are_chosen_by_name_or_pattern(goldens: GoldenFolder, trace: Path) -> None:
+    with pytest.raises(GoldenError, match="no such folder"):
+        goldens.matching(())
+    goldens.path.mkdir()
+    with pytest.raises(GoldenError, match="holds no golden"):
+        goldens.matching(["*"])
+    for name in ("chat-b", "chat-a", "code"):
+        record(goldens, trace, name)
+    assert goldens.matching(()) == ["chat-a", "chat-b", "code"]
+    assert goldens.matching(["code", "chat-?", "*"]) == ["code", "chat-a", "chat-b"]
+    assert goldens.matching(["none", "[!x]ode"]) == ["none", "code"]
+    with pytest.raises(GoldenError, match=r"no golden fits chat\*a\*b; there are chat-a, chat-b, code"):
+        goldens.matching(["chat*a*b"])
 
 
 def test_a_stored_log_that_was_changed_is_no_witness(
