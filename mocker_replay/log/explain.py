@@ -14,6 +14,7 @@ from typing import Any, Final
 import orjson
 
 from mocker_replay.events import EventLevel, LogEvent
+from mocker_replay.log.audit.header import read_setup
 from mocker_replay.log.explanation import Explanation, Stretch
 from mocker_replay.log.reader import BROKEN_LINE, EventLogReader, LogError, broken_line
 
@@ -40,7 +41,7 @@ def explain(log: str | os.PathLike[str], request: str) -> Explanation:
         LogError: no whole event log; no such request, or several of that name.
     """
     with EventLogReader(log) as reader:
-        level = EventLevel(reader.header["level"])
+        level = read_setup(reader.header, reader.name).level
         story: _Story | None = None
         number = 1
         try:
