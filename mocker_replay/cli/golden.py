@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from mocker_replay.cli import flags
+from mocker_replay.cli.console import plain
 from mocker_replay.cli.run import RUN_SETTINGS, run, run_settings
 from mocker_replay.errors import ExitCode, Fault, UsageError
 
@@ -77,7 +78,7 @@ def record(ctx: typer.Context, **given: Any) -> int:
     if not given["quiet"]:
         log = golden.manifest.log
         text = f"{log['events']:,} events of level {golden.manifest.level}, digest {log['digest'][:12]}"
-        sys.stdout.write(f"recorded        {folder.place(given['name'])}: {text}\n")
+        sys.stdout.write(f"recorded        {plain(str(folder.place(given['name'])))}: {text}\n")
     return int(ExitCode.OK)
 
 

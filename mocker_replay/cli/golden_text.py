@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from mocker_replay.cli.console import plain
 from mocker_replay.cli.diff_text import LABEL_WIDTH, field_text, render_diff
 from mocker_replay.cli.diff_text import headline as diff_headline
 from mocker_replay.golden.manifest import GoldenError, Manifest
@@ -59,7 +60,7 @@ def render_updates(updates: Sequence[GoldenUpdate], *, dry_run: bool) -> str:
 def render_list(goldens: Mapping[str, Manifest | GoldenError]) -> str:
     """A golden a line."""
     width = max(LABEL_WIDTH, *(len(name) + 2 for name in goldens))
-    return "".join(f"{name:<{width}}{_in_short(golden)}\n" for name, golden in goldens.items())
+    return "".join(f"{name:<{width}}{plain(_in_short(golden))}\n" for name, golden in goldens.items())
 
 
 def _in_short(golden: Manifest | GoldenError) -> str:
@@ -72,7 +73,7 @@ def _in_short(golden: Manifest | GoldenError) -> str:
 
 def _block(word: str, result: GoldenResult) -> str:
     lines = [(word, f"{result.name}: {headline(result)}"), *_details(result)]
-    return "".join(f"{label:<{LABEL_WIDTH}}{text}\n" for label, text in lines)
+    return "".join(f"{label:<{LABEL_WIDTH}}{plain(text)}\n" for label, text in lines)
 
 
 def _details(result: GoldenResult) -> Iterator[tuple[str, str]]:

@@ -113,7 +113,12 @@ def _file(section: Mapping[str, Any], folder: Path, where: str) -> Path:
 
 
 def _relative(path: str | os.PathLike[str], folder: Path) -> str:
-    return Path(os.path.relpath(os.path.abspath(path), os.path.abspath(folder))).as_posix()
+    relative = Path(os.path.relpath(os.path.abspath(path), os.path.abspath(folder))).as_posix()
+    try:
+        relative.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{relative}: a manifest cannot hold this path, it is not Unicode") from None
+    return relative
 
 
 def _digest(path: Path) -> str:

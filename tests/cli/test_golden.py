@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -178,3 +179,21 @@ def test_help_names_the_verbs_and_the_flags_of_run(folder: Path) -> None:
     assert "--sla-ttft-ms" in text
     assert "--mode" not in text
     assert "--requests" not in text
+
+
+def test_a_path_need_not_be_unicode(folder: Path) -> None:
+    odd = os.fsdecode(b"b\xff")
+    os.rename(folder / "goldens", folder / odd)
+    done = golden(folder, "record", "other", "tiny.jsonl", "--dir", odd)
+    assert (done.returncode, done.stdout[:24]) == (0, r"recorded        b\udcff/")
+    (folder / odd / "tiny" / "summary.json").unlink()
+    done = golden(folder, "check", "--dir", odd, "--json", "--github", "--junit", "report.xml")
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["goldens"][1]["reason"].startswith(r"b\udcff/tiny/summary.json: cannot be read")
+    assert r"::error file=b\udcff/tiny/manifest.json" in done.stderr
+    assert golden(folder, "check", "--dir", odd).stdout.splitlines()[1].startswith(r"unreadable      tiny: b\udcff/")
+    os.rename(folder / "tiny.jsonl", folder / odd / "tiny.jsonl")
+    done = golden(folder, "record", "third", f"{odd}/tiny.jsonl")
+    assert done.returncode == 2
+    assert "a manifest cannot hold this path" in done.stderr
+    assert not (folder / "goldens" / "third").exists()
