@@ -213,33 +213,39 @@ def test_the_folder_is_named_by_ini_file_or_option(repository: Path) -> None:
     assert "3 passed" in run_pytest(repository / "tests").stdout
 
 
-def test_a_model_of_the_user_is_found_beside_the_ini_file(repository: Path) -> None:
+def test_objects_of_the_user_are_found_beside_the_ini_file(repository: Path) -> None:
+    """Timing models and policies that a manifest only names."""
     (repository / "models.py").write_text(
+        "from mocker_replay.policies import Policy\n"
         "class Mine:\n"
         "    def prefill(self, *args):\n        return 1.0\n"
         "    def decode(self, *args):\n        return 2.0\n"
+        "class Shortest(Policy):\n"
+        "    def order_key(self, request, rank):\n        return float(request.output_tokens)\n"
     )
-    command = [sys.executable, "-m", "mocker_replay", "golden", "record", "mine", "tiny.jsonl"]
-    env = {"PYTHONPATH": str(ROOT)}
-    subprocess.run([*command, "--timing-model", "models:Mine"], cwd=repository, env=env, check=True)
+    for name, flag, value in (("mine", "--timing-model", "models:Mine"), ("short", "--policy", "models:Shortest")):
+        command = [sys.executable, "-m", "mocker_replay", "golden", "record", name, "tiny.jsonl", flag, value]
+        subprocess.run([*command, "--max-num-seqs", "2"], cwd=repository, env={"PYTHONPATH": str(ROOT)}, check=True)
     write_test(
         repository,
         "import sys, pytest\n"
-        "@pytest.mark.replay_goldens('mine')\n"
+        "@pytest.mark.replay_goldens('mine', 'short')\n"
         "def test_mine(replay_golden):\n"
         "    before = list(sys.path)\n"
         "    replay_golden.check()\n"
         "    assert sys.path == before\n"
         "    assert 'models' in sys.modules\n",
     )
-    # `-m pytest` would put the working directory on the path by itself.
+    # From another folder, since `python -m pytest` puts the working directory on the path by itself.
     done = run_pytest(repository / "tests", "--import-mode=importlib")
     assert done.returncode == 0, done.stdout
     (repository / "models.py").unlink()
     done = run_pytest(repository / "tests", "--import-mode=importlib")
     assert done.returncode == 1
     assert "unreadable      mine: " in done.stdout
+    assert "unreadable      short: " in done.stdout
     assert "No module named 'models'" in done.stdout
+    assert "pytest_plugin.py" not in done.stdout
 
 
 # -- without a test ----------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ def test_they_are_worth_their_names() -> None:
     assert any(manifest.options["router_mode"] == "kv_router" and manifest.level == "kv" for manifest, _ in found)
     assert any(manifest.options["replay_concurrency"] and summary["completed_requests"] for manifest, summary in found)
     assert any(manifest.config["engine"]["aic_nextn"] for manifest, _ in found)
+    assert any(manifest.options["policy"] != "fcfs" and summary["preemptions"] for manifest, summary in found)
     assert any(summary["cancelled_requests"] for _, summary in found)
     assert any(summary["preemptions"] for _, summary in found)
     assert {manifest.level for manifest, _ in found} == {"requests", "passes", "tokens", "kv"}
