@@ -20,6 +20,7 @@ from mocker_replay._core.timing import TimingModel
 from mocker_replay.config import EngineConfig
 from mocker_replay.errors import ConfigError
 
+INTERVAL_MAX = 2**63 - 1  # passes; no run comes to the second one of a longer interval, either
 BlockTokens = Callable[[int, int, int], bytes]
 
 
@@ -113,4 +114,4 @@ def build_machine(
         )
         for rank in range(config.dp_size)
     ]
-    return Machine(Engine(worker, ranks, config.prefill_schedule_interval), out)
+    return Machine(Engine(worker, ranks, min(config.prefill_schedule_interval, INTERVAL_MAX)), out)

@@ -91,8 +91,8 @@ def _checked(folder: GoldenFolder, name: str, timing_model: TimingCallable | Non
 
 def _block_events(manifest: Manifest, where: str) -> int:
     value = manifest.log.get("block_events")
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise GoldenError(f"{where}: log.block_events: must be a whole number from 1 on (got {value})")
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**31:
+        raise GoldenError(f"{where}: log.block_events: must be a whole number from 1 to 2^31-1 (got {value})")
     return value
 
 

@@ -91,15 +91,21 @@ def settings_of(
         path = _file(manifest.profile, folder, f"{where}: profile")
         if not any_profile and _digest(path) != manifest.profile.get("digest"):
             raise OtherInput(f"the timing profile {manifest.profile.get('path')} has changed")
-        document = with_profile(document, str(path))
+        document = with_profile(document, str(path), where)
     return recorded_config(document, where, timing_model), options
 
 
-def with_profile(config: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """A configuration whose timing profile is at another place."""
-    engine = config.get("engine", {})
-    model = {**engine.get("timing_model", {}), "config": {"path": path}}
-    return {**config, "engine": {**engine, "timing_model": model}}
+def with_profile(config: Mapping[str, Any], path: str, where: str = "config") -> dict[str, Any]:
+    """A configuration whose timing profile is at another place.
+
+    Raises:
+        GoldenError: it has no timing model that could use one.
+    """
+    engine = config.get("engine")
+    model = engine.get("timing_model") if isinstance(engine, dict) else None
+    if not isinstance(engine, dict) or not isinstance(model, dict):
+        raise GoldenError(f"{where}: config.engine.timing_model: must be that of the profile (got {model!r})")
+    return {**config, "engine": {**engine, "timing_model": {**model, "config": {"path": path}}}}
 
 
 def _file(section: Mapping[str, Any], folder: Path, where: str) -> Path:

@@ -361,7 +361,7 @@ def test_a_golden_that_is_not_whole(goldens: GoldenFolder, trace: Path, file: st
         ("", "trace", []), ("", "config", None), ("", "options", "x"), ("", "log", 1), ("", "tolerances", []),
         ("", "profile", "profile.npz"), ("trace", "path", None), ("trace", "path", 3), ("trace", "path", "."),
         ("log", "events", "85"), ("log", "events", -1), ("log", "events", None), ("log", "block_events", 0),
-        ("log", "block_events", "x"), ("log", "stored", "yes"),
+        ("log", "block_events", "x"), ("log", "block_events", 2**63), ("log", "stored", "yes"),
         ("config", "engine", []), ("config", "dp_size", "two"), ("options", "num_workers", "two"),
         ("options", "num_workers", 2**40), ("options", "mode", "realtime"), ("options", "colour", "red"),
         ("options", "arrival_speedup_ratio", None), ("options", "router_mode", []), ("options", "trace_format", {}),
@@ -529,6 +529,10 @@ def test_a_timing_profile_is_an_input(
     assert "the timing profile ../traces/profile.npz has changed" in result.reason
     assert update_golden(goldens, "some").written
     assert check_golden(goldens, "some").status == Status.SAME
+    edit(goldens.place("some") / MANIFEST, lambda document: document["config"]["engine"].update(timing_model=[1]))
+    result = check_golden(goldens, "some")
+    assert result.status == Status.UNREADABLE
+    assert "config.engine.timing_model: must be that of the profile" in result.reason
 
 
 def test_the_gravest_golden_gives_the_exit_code() -> None:
