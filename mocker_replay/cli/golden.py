@@ -44,7 +44,7 @@ TimingModelFlag = Annotated[
 ]  # fmt: skip
 Names = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[NAME]...", help="Goldens, by name or pattern ('chat-*'); all of them if none."),
+    typer.Argument(metavar="NAME", help="Goldens, by name or pattern ('chat-*'); all of them if none."),
 ]
 Json = Annotated[bool, typer.Option("--json", rich_help_panel=_OUT, help="The result as one JSON object.")]
 Junit = Annotated[str | None, typer.Option("--junit", metavar="FILE", rich_help_panel=_OUT, help="JUnit XML.")]
@@ -161,7 +161,7 @@ def check(
 
 
 def update(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Goldens, by name or pattern ('chat-*').")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Goldens, by name or pattern ('chat-*').")],
     goldens: Folder = "goldens",
     with_log: Annotated[
         bool | None,

@@ -50,7 +50,8 @@ class GoldenFolder:
             GoldenError: no name.
         """
         if not _NAME.fullmatch(name):
-            raise GoldenError(f"a golden is named by letters, digits, _ . + and - (got {name!r})")
+            hint = "; --dir names the folder it is in" if "/" in name else ""
+            raise GoldenError(f"a golden is named by letters, digits, _ . + and - (got {name!r}){hint}")
         return self.path / name
 
     def names(self) -> list[str]:
@@ -60,7 +61,7 @@ class GoldenFolder:
             GoldenError: there is no such folder.
         """
         if not self.path.is_dir():
-            raise GoldenError(f"{self.path}: no such folder of goldens")
+            raise GoldenError(f"{self.path}: no such folder of goldens; mocker-replay golden record makes one")
         files = {MANIFEST, SUMMARY, BLOCKS, EVENTS}
         try:
             return sorted(
@@ -95,7 +96,9 @@ class GoldenFolder:
         return list(found)
 
     def exists(self, name: str) -> bool:
-        return self.place(name).is_dir()
+        """Whether the place is taken, be it by a golden that is not whole."""
+        place = self.place(name)
+        return place.exists() and not (place.is_dir() and not any(place.iterdir()))
 
     def events(self, name: str) -> Path:
         """Where the log of a golden is, if it is stored."""

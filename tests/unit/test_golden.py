@@ -131,6 +131,13 @@ def test_nothing_is_overwritten_and_names_are_names(goldens: GoldenFolder, trace
     with pytest.raises(GoldenError, match="is recorded already; mocker-replay golden update some"):
         record(goldens, trace)
     assert files(goldens.path) == before
+    (goldens.path / "empty").mkdir()
+    record(goldens, trace, "empty")
+    (goldens.path / "file").touch()
+    with pytest.raises(GoldenError, match="is recorded already"):
+        record(goldens, trace, "file")
+    with pytest.raises(GoldenError, match="--dir names the folder it is in"):
+        record(goldens, trace, "goldens/some")
     for name in ("", "..", "a/b", ".hidden", "-x", "a b", "x" * 101):
         with pytest.raises(GoldenError, match="named by letters"):
             record(goldens, trace, name)
@@ -138,7 +145,7 @@ def test_nothing_is_overwritten_and_names_are_names(goldens: GoldenFolder, trace
         record(goldens, Path("-"), "other")
     with pytest.raises(UsageError, match="accelerated"):
         record(goldens, trace, "other", options=ReplayOptions(mode="realtime"))
-    assert goldens.names() == ["some"]
+    assert goldens.names() == ["empty", "some"]
 
 
 # -- what is refused ---------------------------------------------------------------------------------
