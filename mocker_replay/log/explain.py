@@ -71,11 +71,15 @@ def _lines_about(reader: EventLogReader, request: str) -> Iterator[tuple[int, Ev
     worker: int | None = None
     for number, line in enumerate(reader.lines(), 2):
         if needle in line or (worker is not None and b'"event":"pass_' in line):
-            event = orjson.loads(line)
-            if event.get("request") == request:
+            try:
+                event = orjson.loads(line)
+                is_meant = event.get("request") == request
+                is_pass = "pass" in event and event["worker"] == worker
+            except BROKEN_LINE as exc:
+                raise broken_line(reader, number) from exc
+            if is_meant:
                 worker = event.get("worker", worker)
-                yield number, event
-            elif "pass" in event and event["worker"] == worker:
+            if is_meant or is_pass:
                 yield number, event
 
 

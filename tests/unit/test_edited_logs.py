@@ -98,3 +98,15 @@ def test_a_line(event: str, path: tuple[str | int, ...], value: object, tmp_path
             read()
         except LogError as exc:
             assert "mocker-replay audit says more" in str(exc)  # noqa: PT017
+
+
+def test_a_line_that_is_no_json_is_told_by_its_number(tmp_path: Path) -> None:
+    lines = SAMPLE.read_bytes().splitlines()
+    at = next(number for number, line in enumerate(lines) if b'"event":"finish"' in line)
+    lines[at] = lines[at].replace(b'"output_tokens":', b'"output_tokens":1e999,"x":')
+    log = tmp_path / "log.jsonl"
+    log.write_bytes(b"".join(line + b"\n" for line in lines))
+    request = orjson.loads(SAMPLE.read_bytes().splitlines()[at])["request"]
+    for read in (lambda: explain(log, request), lambda: write_timeline(log, tmp_path / "trace.json")):
+        with pytest.raises(LogError, match=f"{log}:{at + 1}: no run writes this line here"):
+            read()

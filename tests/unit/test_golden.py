@@ -422,6 +422,8 @@ def test_a_stored_log_that_was_changed_is_no_witness(
     result = check_golden(goldens, "some")
     assert result.status == Status.UNREADABLE
     assert "is not the log that some recorded" in result.reason
+    replay(trace, dataclasses.replace(CONFIG, max_num_seqs=1), events=goldens.events("some"), event_level="kv")
+    assert check_golden(goldens, "some") == result
 
 
 class Drifting:
