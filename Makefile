@@ -62,14 +62,14 @@ demo: build
 	$(VENV)/bin/mocker-replay run $(DEMO_TRACE)
 
 test: build
-	$(PY) -m pytest
+	$(PY) -m pytest -n auto --dist loadfile
 
 goldens: build
 	$(VENV)/bin/mocker-replay golden check --dir tests/goldens --junit build/goldens.xml
 
 debug: build
 	MR_DEBUG=1 $(PY) setup.py -q build_ext --inplace --force
-	MR_DEBUG=1 $(PY) -m pytest -m 'not packaging and not bench'; status=$$?; \
+	MR_DEBUG=1 $(PY) -m pytest -n auto --dist loadfile -m 'not packaging and not bench'; status=$$?; \
 	  $(PY) setup.py -q build_ext --inplace --force && exit $$status
 
 lint: build $(VENV)/.lint
