@@ -304,6 +304,15 @@ def test_nothing_is_loaded_where_nobody_asks(repository: Path) -> None:
             assert f"loaded ['mocker_replay', '{PLUGIN}'] []" in done.stdout
 
 
+def test_goldens_run_beside_each_other(repository: Path) -> None:
+    write_test(repository)
+    other_engine(repository, "chat-a")
+    done = run_pytest(repository, "-p", "xdist", "-n", "2", "tests", "goldens")
+    assert done.returncode == 1
+    assert "2 failed, 4 passed" in done.stdout
+    assert done.stdout.count("differs         chat-a: first difference at seq 18") == 4  # both, and in short
+
+
 def test_what_it_adds_explains_itself(repository: Path) -> None:
     assert "@pytest.mark.replay_goldens(*names): goldens that replay_golden stands for" in (
         run_pytest(repository, "--markers").stdout
