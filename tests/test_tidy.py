@@ -38,6 +38,8 @@ MAY_IMPORT = {
     "replay": {"trace", "log", "report", "shells", "live"},
     "golden": {"log", "report", "replay"},
     "cli": {"trace", "log", "report", "shells", "live", "replay", "golden"},
+    "pytest_items": set(),
+    "pytest_plugin": {"pytest_items", "cli", "golden"},
 }
 FOOT = {"_core", "config", "engines", "errors", "outputs", "events", "identity", "policies", "__version__"}
 USES_CORE = {"identity", "events", "engines", "policies"}  # of the foot

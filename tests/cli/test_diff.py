@@ -108,3 +108,11 @@ def test_ci_reads_junit_and_annotations(changed: Path, tmp_path: Path) -> None:
     done = diff(SAMPLE, SAMPLE, "--junit", report, "--github", "--quiet")
     assert (done.returncode, done.stdout) == (0, "")
     assert ElementTree.parse(report).getroot().get("failures") == "0"
+
+
+def test_a_report_does_not_take_the_place_of_a_log(changed: Path) -> None:
+    before = changed.read_bytes()
+    done = diff(SAMPLE, changed, "--junit", changed)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: --junit: {changed} is already taken by B\n"
+    assert changed.read_bytes() == before
