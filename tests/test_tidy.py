@@ -37,7 +37,8 @@ MAY_IMPORT = {
     "live": {"shells"},
     "replay": {"trace", "log", "report", "shells", "live"},
     "golden": {"log", "report", "replay"},
-    "cli": {"trace", "log", "report", "shells", "live", "replay", "golden"},
+    "compare": {"trace", "report", "replay"},
+    "cli": {"trace", "log", "report", "shells", "live", "replay", "golden", "compare"},
 }
 FOOT = {"_core", "config", "engines", "errors", "outputs", "events", "identity", "policies", "__version__"}
 HEAVY = {"numpy", "rich", "typer", "click", "orjson", "zstandard"}

@@ -74,7 +74,7 @@ def replay(
         raise UsageError(
             f"num_workers times dp_size must not exceed {_MAX_RANKS} ranks (got {options.num_workers * engine.dp_size})"
         )
-    source = _open(trace, options)
+    source = trace_source(trace, options)
     try:
         facts = source.scan()
         sinks = Sinks(
@@ -127,7 +127,8 @@ def _require_no_running_loop() -> None:
     )
 
 
-def _open(trace: str | os.PathLike[str] | TraceSource, options: ReplayOptions) -> TraceSource:
+def trace_source(trace: str | os.PathLike[str] | TraceSource, options: ReplayOptions) -> TraceSource:
+    """The trace as these options read it; one that is open already stays as it is."""
     if not isinstance(trace, str | os.PathLike):
         return trace
     return open_trace(
