@@ -36,9 +36,9 @@ _REPLICATES_MAX: Final = 1000
 def compare(ctx: typer.Context, **given: Any) -> int:
     """Run TRACE with each variant and compare them with the first one, metric by metric.
 
-    A verdict (better, worse, same, undecided) says whether a difference would hold for other traffic of this kind. What a
-    variant says wins over the flags below, which all variants share. Exit codes: 0 compared, 1 a gate (--fail-if) failed,
-    2 bad usage, configuration or trace, 3 engine stuck or invariant broken, 130 interrupted.
+    A verdict (better, worse, same, undecided) says whether a difference would hold for other traffic of this kind. What
+    a variant says wins over the flags below, which all variants share. Exit codes: 0 compared, 1 a gate (--fail-if)
+    failed, 2 bad usage, configuration or trace, 3 engine stuck or invariant broken, 130 interrupted.
     """
     settings = {name: parameter.default for name, parameter in inspect.signature(run).parameters.items()} | ctx.params
     variants, gates, replicates, rules = _settings(settings)
@@ -59,8 +59,8 @@ def _compare_parameters(
         typer.Option(
             metavar="[NAME=]FILE|JSON",
             rich_help_panel=_HOW,
-            help="An engine configuration as --engine-config takes it, with name, policy and options of a run beside it. "
-            "Given twice or more; the first is the baseline.",
+            help="An engine configuration as --engine-config takes it, with name, policy and options of a run beside "
+            "it. Given twice or more; the first is the baseline.",
         ),
     ],
     replicates: Annotated[
@@ -83,8 +83,8 @@ def _compare_parameters(
         typer.Option(
             metavar="GATE",
             rich_help_panel=_HOW,
-            help="Exit 1 where a variant falls under it: 'p99_ttft_ms > +2%' (change), 'mean_ttft_ms > +5' (change, ms), "
-            "'failed_requests > 0' (figure), 'p99_ttft_ms > +2% certain'. May be given again.",
+            help="Exit 1 where a variant falls under it: 'p99_ttft_ms > +2%' (change), 'mean_ttft_ms > +5' (change "
+            "in ms), 'failed_requests > 0' (figure), 'p99_ttft_ms > +2% certain'. May be given again.",
         ),
     ] = None,
     markdown: Annotated[

@@ -1,7 +1,7 @@
 """What a variant is: an engine configuration, and settings of its run.
 
-Decides how a variant is put together: what its document says wins over the settings that all variants share (flags of the
-command, `--engine-config`), and these win over the defaults. Finds every fault of every variant; runs nothing.
+Decides how a variant is put together: what its document says wins over the settings that all variants share (flags of
+the command, `--engine-config`), and these win over the defaults. Finds every fault of every variant; runs nothing.
 """
 
 from __future__ import annotations

@@ -28,12 +28,13 @@ RESAMPLES: Final = 500
 NUM_BLOCKS: Final = (64, 48, 32, 24, 16, 12, 8)
 ROWS_PER_BLOCK_MIN: Final = 5
 # Blocks count as independent when the correlation of neighbours is below this many standard errors.
-_CORRELATION_MAX: Final = 0.5
-_CORRELATION_MAX_LAST: Final = 1.0  # of the fewest blocks, whose interval is wide
-DF_MIN: Final = 7
+_CORRELATION_MAX: Final = 0.6
+_CORRELATION_MAX_LAST: Final = 1.4  # of the fewest blocks, whose interval is wide
+DF_MIN: Final = 5
 TAIL_MIN: Final = 10  # samples beyond a percentile, on each side
 TAIL_BLOCKS_MIN: Final = 5  # blocks that these stem from
 _SEED: Final = 5
+_ROUNDING: Final = 1e-12
 _GRID: Final = 4096  # ranks at which a bootstrapped percentile is looked up, where there are more samples
 
 
@@ -121,11 +122,13 @@ class PairedRuns:
             series = [variant - baseline, variant, baseline]
         else:
             series = [variant - ratio * baseline]
+        # What is left of figures that are in proportion is rounding, and has no correlation to speak of.
+        series[0][np.abs(series[0]) <= _ROUNDING * np.abs(variant).max(initial=0.0)] = 0.0
         for num_blocks in NUM_BLOCKS:
             if self.num_rows < num_blocks * ROWS_PER_BLOCK_MIN:
                 continue
             block_of = self.block_of(num_blocks)
-            sums = [np.bincount(block_of, weights=one, minlength=num_blocks) for one in series]
+            sums = [_block_sums(one, block_of, num_blocks) for one in series]
             correlations = [neighbour_correlation(one) for one in sums]
             df = min(degrees_of_freedom(one) for one in sums)
             limit = _CORRELATION_MAX if num_blocks > NUM_BLOCKS[-1] else _CORRELATION_MAX_LAST
@@ -140,7 +143,7 @@ def influence(metric: Metric, sample: RunSample) -> Float64s:
     if metric.kind is Kind.RATIO:
         upper = sample.columns[metric.column]
         if not metric.per:
-            return upper - upper.mean()
+            return np.asarray(upper - upper.mean())
         lower = sample.columns[metric.per]
         total = lower.sum()
         return (upper - upper.sum() / total * lower) / total if total else np.zeros_like(upper)
@@ -181,6 +184,10 @@ def degrees_of_freedom(sums: Float64s) -> int:
     return min(len(sums) - 1, math.floor(2.0 * len(sums) / max(kurtosis - 1.0, 1e-9)))
 
 
+def _block_sums(values: Float64s, block_of: Int64s, num_blocks: int) -> Float64s:
+    return np.bincount(block_of, weights=values, minlength=num_blocks).astype(np.float64)
+
+
 def _tail_blocks(metric: Metric, sample: RunSample, block_of: Int64s) -> int:
     """How many blocks have samples beyond the percentile, on the side where there are fewer."""
     values = sample.columns[metric.column]
@@ -205,17 +212,13 @@ def _resampled(metric: Metric, sample: RunSample, block_of: Int64s, num_blocks: 
     draws = drawn_blocks(num_blocks)
     if metric.kind is Kind.QUANTILE:
         return _resampled_quantile(metric, sample, block_of, draws)
-    if metric.kind is Kind.MEAN:
-        values = sample.columns[metric.column]
-        upper, lower = np.nan_to_num(values), (~np.isnan(values)).astype(np.float64)
-    else:
-        upper = sample.columns[metric.column]
-        lower = sample.columns[metric.per] if metric.per else None
-    sums = draws @ np.bincount(block_of, weights=upper, minlength=num_blocks)
-    if lower is None:
-        return np.asarray(sums)
+    values = sample.columns[metric.column]
+    upper = draws @ _block_sums(np.nan_to_num(values), block_of, num_blocks)
+    if metric.kind is Kind.RATIO and not metric.per:
+        return np.asarray(upper)
+    per = sample.columns[metric.per] if metric.kind is Kind.RATIO else (~np.isnan(values)).astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(sums / (draws @ np.bincount(block_of, weights=lower, minlength=num_blocks)))
+        return np.asarray(upper / (draws @ _block_sums(per, block_of, num_blocks)))
 
 
 def _resampled_quantile(metric: Metric, sample: RunSample, block_of: Int64s, draws: Float64s) -> Float64s:

@@ -1,7 +1,7 @@
 """The metrics of a comparison: one table of names, units and directions, and what a run gives for each.
 
-Decides which figures are compared, which direction is better, and of which per-request columns a figure is made, so that
-it can be taken again of other rows. Names and definitions are those of docs/metrics.md. Never compares.
+Decides which figures are compared, which direction is better, and of which per-request columns a figure is made, so
+that it can be taken again of other rows. Names and definitions are those of docs/metrics.md. Never compares.
 """
 
 from __future__ import annotations

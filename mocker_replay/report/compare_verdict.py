@@ -16,7 +16,7 @@ import numpy as np
 
 from mocker_replay.report.compare_blocks import BlockError, PairedRuns, quantile
 from mocker_replay.report.compare_metrics import LATENCIES, Kind, Metric, RunSample, metrics_with
-from mocker_replay.report.compare_result import Basis, MetricResult, PairSummary, Verdict, VariantResult
+from mocker_replay.report.compare_result import Basis, MetricResult, PairSummary, VariantResult, Verdict
 from mocker_replay.report.compare_student import critical_t
 
 REPLICATES_MIN: Final = 8  # fewer are too few to know their own spread
@@ -79,8 +79,8 @@ class _Judge:
         a, b = (_mean([run.values[metric.name] for run in runs]) for runs in (self._runs.baseline, self._runs.variant))
         told = (metric.name, metric.unit, metric.higher_is_better, a, b)
         if a is None or b is None:
-            missing = "neither run has" if a is b else f"the {'baseline' if a is None else 'variant'} has no"
-            return MetricResult(*told, Verdict.UNDECIDED, Basis.NONE, reason=f"{missing} sample")
+            who = "neither run has a" if a is b else f"the {'baseline' if a is None else 'variant'} has no"
+            return MetricResult(*told, Verdict.UNDECIDED, Basis.NONE, reason=f"{who} sample")
         if metric.kind is Kind.COUNT or self._is_same(metric):
             change = b - a if not a else (b - a) / abs(a)
             return MetricResult(*told, verdict_of(change, change, 0.0, metric), Basis.EXACT, (change, change))

@@ -88,8 +88,9 @@ def _jittered_arrivals(timestamp_ms: Float64s, jitter: float, rng: ChaCha12Rng) 
     gaps_ms = np.diff(ascending)
     since_ms = np.cumsum(gaps_ms * _factors(len(gaps_ms), jitter, rng))
     if since_ms[-1] > 0.0:
-        span_ms = ascending[-1] - ascending[0]
-        ascending[1:] = np.minimum(ascending[0] + since_ms * (span_ms / since_ms[-1]), ascending[-1])
+        last_ms = ascending[-1]
+        scaled_ms = ascending[0] + since_ms * ((last_ms - ascending[0]) / since_ms[-1])
+        ascending[1:] = np.where(since_ms == since_ms[-1], last_ms, np.minimum(scaled_ms, last_ms))
     moved = np.empty_like(timestamp_ms)
     moved[order] = ascending
     return moved

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator
 
 import numpy as np
@@ -71,13 +72,13 @@ def test_blocks_hold_consecutive_arrivals_and_all_rows(seed: int, num_rows: int)
         assert sizes.max() - sizes.min() <= 1
 
 
-@given(seed=st.integers(0, 10_000), num_replicates=st.integers(1, 3), renumber=st.randoms(use_true_random=False))
-@settings(max_examples=15)
-def test_the_number_of_a_row_does_not_matter(seed: int, num_replicates: int, renumber: object) -> None:
+@pytest.mark.parametrize("num_replicates", [1, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_number_of_a_row_does_not_matter(seed: int, num_replicates: int) -> None:
     baseline = [random_sample(seed + 10 * i, 400) for i in range(num_replicates)]
     variant = [random_sample(seed + 10 * i, 400, slower=1.2) for i in range(num_replicates)]
     order = list(range(400))
-    renumber.shuffle(order)  # type: ignore[attr-defined]
+    random.Random(seed).shuffle(order)
 
     def renumbered(sample: RunSample) -> RunSample:
         columns = {name: column[order] for name, column in sample.columns.items()}

@@ -106,7 +106,7 @@ def test_a_difference_that_drifts_is_undecided() -> None:
     columns = dict(sample.columns) | {"ttft_ms": sample.columns["ttft_ms"] + drift}
     found = compared([sample], [with_values(sample.arrival_ms, columns)])
     assert found["mean_ttft_ms"].verdict is Verdict.UNDECIDED
-    assert "drifts" in found["mean_ttft_ms"].reason
+    assert "too few independent stretches" in found["mean_ttft_ms"].reason
     assert found["mean_tpot_ms"].verdict is Verdict.SAME
 
 
@@ -169,7 +169,7 @@ def test_runs_without_a_sample() -> None:
 
 def test_the_table_is_sound() -> None:
     assert len({metric.name for metric in METRICS}) == len(METRICS)
-    assert NUM_BLOCKS == tuple(sorted(NUM_BLOCKS, reverse=True))
+    assert tuple(sorted(NUM_BLOCKS, reverse=True)) == NUM_BLOCKS
     higher = {metric.name for metric in METRICS if metric.higher_is_better}
     assert higher == {
         "output_throughput_tok_s", "request_throughput_rps", "prefix_cache_reused_ratio", "goodput_ratio",
