@@ -77,17 +77,18 @@ class PairedRuns:
         """(n,) the block of each row."""
         return self._position * num_blocks // max(self.num_rows, 1)
 
-    def error(self, metric: Metric, ratio: float) -> BlockError:
+    def error(self, metric: Metric, ratio: float, *, strict: bool = False) -> BlockError:
         """Standard error of `variant - ratio * baseline` of a metric, averaged over replicates.
 
         Args:
             ratio: variant / baseline as measured, so that what moves both in proportion does not count; 1 where the
                 baseline is 0.
+            strict: no error at all where even the longest blocks are alike; otherwise a large one.
         """
         reason = self._lacks_tail(metric)
         if reason:
             return BlockError(reason=reason)
-        blocks = self._blocks(metric, ratio)
+        blocks = self._blocks(metric, ratio, strict)
         if blocks is None:
             return BlockError(reason="too few independent stretches of the trace")
         num_blocks = blocks.count
@@ -113,7 +114,7 @@ class PairedRuns:
             return f"{fewest:,} requests; {math.ceil(TAIL_MIN / share):,} are needed"
         return ""
 
-    def _blocks(self, metric: Metric, ratio: float) -> _Blocks | None:
+    def _blocks(self, metric: Metric, ratio: float, strict: bool) -> _Blocks | None:
         """As many blocks as look independent, of which no few dominate; None where there are none."""
         variant = _mean_of([influence(metric, sample) for sample in self.variant])
         baseline = _mean_of([influence(metric, sample) for sample in self.baseline])
@@ -131,7 +132,7 @@ class PairedRuns:
             sums = [_block_sums(one, block_of, num_blocks) for one in series]
             correlations = [neighbour_correlation(one) for one in sums]
             df = min(degrees_of_freedom(one) for one in sums)
-            limit = _CORRELATION_MAX if num_blocks > NUM_BLOCKS[-1] else _CORRELATION_MAX_LAST
+            limit = _CORRELATION_MAX if strict or num_blocks > NUM_BLOCKS[-1] else _CORRELATION_MAX_LAST
             if max(correlations) <= limit / math.sqrt(num_blocks) and df >= DF_MIN:
                 kept = max(correlations[0], 0.0)
                 return _Blocks(num_blocks, df, (1.0 + kept) / (1.0 - kept))

@@ -44,6 +44,11 @@ class Metric:
     percent: float = 0.0  # of a percentile
     needs_goals: bool = False
 
+    @property
+    def is_of_span(self) -> bool:
+        """It is made of the duration of the run, which is no sum over independent stretches: queues carry over."""
+        return self.column == "span_ms" or self.per == "span_s"
+
 
 def _latency(name: str) -> tuple[Metric, ...]:
     mean = Metric(f"mean_{name}", "ms", False, Kind.MEAN, name)

@@ -85,19 +85,33 @@ class _Judge:
             change = b - a if not a else (b - a) / abs(a)
             return MetricResult(*told, verdict_of(change, change, 0.0, metric), Basis.EXACT, (change, change))
         if metric.kind is Kind.POOLED and self._num_replicates < REPLICATES_MIN:
-            reason = f"a percentile of pooled gaps; --replicates {REPLICATES_MIN} gives it an interval"
+            reason = "a percentile of all gaps" + self._hint()
             return MetricResult(*told, Verdict.UNDECIDED, Basis.NONE, reason=reason)
         ratio = b / a if a else 1.0
-        blocks = BlockError(reason="pooled gaps") if metric.kind is Kind.POOLED else self._runs.error(metric, ratio)
-        half, basis = self._half_width(blocks, self._replicate_error(metric, ratio))
-        if half is None:
-            reason = f"{blocks.reason} (or --replicates {REPLICATES_MIN})"
-            return MetricResult(*told, Verdict.UNDECIDED, Basis.NONE, reason=reason)
-        scale = abs(a) or 1.0
-        interval = _rounded((b - a - half) / scale), _rounded((b - a + half) / scale)
+        replicates = self._replicate_error(metric, ratio)
+        blocks = BlockError()
+        if metric.kind is not Kind.POOLED and (replicates is None or not metric.is_of_span):
+            # Blocks that are all alike tell of one long drift, of which replicates know more.
+            blocks = self._runs.error(metric, ratio, strict=replicates is not None)
+        halves = self._half_widths(blocks, replicates)
+        if not halves:
+            return MetricResult(*told, Verdict.UNDECIDED, Basis.NONE, reason=blocks.reason + self._hint())
+        half, scale = max(halves.values()), abs(a) or 1.0
+        low, high = (b - a - half) / scale, (b - a + half) / scale
+        # No figure is negative, so none falls by more than all of it.
+        interval = _rounded(max(low, -1.0) if a else low), _rounded(high)
         verdict = verdict_of(*interval, self._rules.margin if a else 0.0, metric)
-        reason = "the interval leaves both open" if verdict is Verdict.UNDECIDED else ""
+        reason = ""
+        if verdict is Verdict.UNDECIDED:
+            reason = "the interval holds changes of either kind" + self._hint()
+            if abs(b - a) > halves.get(Basis.REPLICATES, math.inf):
+                reason = "replicates agree, but stretches of the trace do not"
+        basis = Basis.BOTH if len(halves) == 2 else next(iter(halves))
         return MetricResult(*told, verdict, basis, interval, blocks.num_blocks, reason)
+
+    def _hint(self) -> str:
+        """What may help, where it was not done."""
+        return "" if self._num_replicates >= REPLICATES_MIN else f" (--replicates {REPLICATES_MIN} may tell)"
 
     def _is_same(self, metric: Metric) -> bool:
         """Every request has the same figures in both runs: there is nothing to be unsure of."""
@@ -120,16 +134,14 @@ class _Judge:
         ]
         return float(np.std(differences, ddof=1)) / math.sqrt(self._num_replicates)
 
-    def _half_width(self, blocks: BlockError, replicates: float | None) -> tuple[float | None, Basis]:
-        """Half of the interval: the wider one, where blocks and replicates both give one."""
+    def _half_widths(self, blocks: BlockError, replicates: float | None) -> dict[Basis, float]:
+        """Half of the interval, by whatever gives one."""
         halves: dict[Basis, float] = {}
         if blocks.error is not None:
             halves[Basis.BLOCKS] = blocks.error * critical_t(self._alpha, blocks.df)
         if replicates is not None:
             halves[Basis.REPLICATES] = replicates * critical_t(self._alpha, self._num_replicates - 1)
-        if not halves:
-            return None, Basis.NONE
-        return max(halves.values()), Basis.BOTH if len(halves) == 2 else next(iter(halves))
+        return halves
 
 
 def verdict_of(low: float, high: float, margin: float, metric: Metric) -> Verdict:
