@@ -27,7 +27,7 @@ COMPARISONS = {
     ],
     "replicates-of-sessions": [
         "multi-turn.jsonl", "--variant", '{"name": "one"}', "--replicates", "8", "--sla-ttft-ms", "100",
-        "--variant", '{"name": "two", "options": {"num_workers": 2, "router_mode": "kv_router"}}',
+        "--variant", '{"name": "two", "options": {"num_workers": 2}}',
     ],
 }  # fmt: skip
 
