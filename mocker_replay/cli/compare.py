@@ -218,18 +218,17 @@ def _report(found: Comparison, gates: Sequence[GateResult], given: Mapping[str, 
         import orjson
 
         sys.stdout.write(orjson.dumps(found.to_mapping(gates), option=orjson.OPT_INDENT_2).decode() + "\n")
-    elif not is_data:
-        text = render_gates(gates, only_failed=True) if given["quiet"] else None
-        if text is None:
-            render_comparison(found, gates)
-        else:
-            sys.stdout.write(text)
+        sys.stderr.write(render_gates(gates, only_failed=True))
+    elif is_data:
+        sys.stderr.write(render_gates(gates, only_failed=True))
+    elif given["quiet"]:
+        sys.stdout.write(render_gates(gates, only_failed=True))
+    else:
+        render_comparison(found, gates)
     if given["github"]:
         from mocker_replay.cli.ci_reports import github_lines
 
         (sys.stderr if is_data else sys.stdout).write(github_lines(TITLE, _cases(gates, given["trace"])))
-    if is_data:
-        sys.stderr.write(render_gates(gates, only_failed=True))
 
 
 def _cases(gates: Sequence[GateResult], trace: str) -> list[Any]:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from mocker_replay.report.compare_result import GateResult, MetricResult, PairSummary, VariantResult
 
 _STYLES: Final = {"better": "green", "worse": "red", "same": "dim", "undecided": "yellow"}
+_TABLE_WIDTH: Final = 130  # no table is as wide
 _HEADERS: Final = ("metric", "baseline", "variant", "change", "interval", "verdict")
 
 
@@ -25,7 +26,7 @@ def render_comparison(found: Comparison, gates: Sequence[GateResult]) -> None:
     for result in found.results:
         console.print()
         console.print(f"{result.variant} against {found.baseline.variant.name}", style="bold", markup=False)
-        console.print(_table(result))
+        console.print(_table(result), width=_TABLE_WIDTH, crop=False)  # rather wrapped by the terminal than cut
         for line in _notes(result):
             console.print(line, soft_wrap=True, markup=False)
     console.print()
@@ -68,6 +69,8 @@ def _gate_line(gate: GateResult) -> str:
 def _head(found: Comparison) -> Iterator[str]:
     trace, rules, replicates = found.trace, found.rules, found.replicates
     yield f"Comparison on {trace.name}: {trace.num_rows:,} rows, digest {trace.digest[:12]}"
+    for warning in trace.warnings:
+        yield f"warning: {warning}"
     if replicates.count:
         yield (
             f"{replicates.count} replicates: gaps between arrivals up to {replicates.jitter:.0%} shorter or longer, "

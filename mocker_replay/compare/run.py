@@ -112,7 +112,7 @@ def run_comparison(
     """Run all variants and compare each with the first.
 
     Raises:
-        UsageError, TraceError: refused before anything runs.
+        UsageError, TraceError: the trace, or what a variant asks for, is refused.
         InvariantError: a run could not go on; the message names the variant.
         ReplayInterrupted: the user interrupted it.
     """

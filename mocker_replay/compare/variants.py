@@ -84,7 +84,7 @@ def _faults_together(variants: Sequence[Variant]) -> list[Fault]:
 
 def _read(text: str, number: int, shared: Shared) -> Variant:
     name, source = _name_and_source(text)
-    document, origin = read_document(source)
+    document, origin = _document(source, number)
     own: dict[str, Any] = {}
     if isinstance(document, Mapping):
         own = {key: document[key] for key in _KEYS if key in document}
@@ -104,10 +104,26 @@ def _read(text: str, number: int, shared: Shared) -> Variant:
     return Variant(name, config, options)
 
 
+def _document(source: str, number: int) -> tuple[object, Origin]:
+    """What the source holds; JSON text on the command line is called by its place there."""
+    if not _is_text(source):
+        return read_document(source)
+    place = f"{FLAG} {number}"
+    try:
+        document, origin = read_document(source)
+    except ConfigError as exc:
+        raise UsageError.of([dataclasses.replace(fault, file=place) for fault in exc.faults]) from None
+    return document, dataclasses.replace(origin, name=place)
+
+
+def _is_text(source: str) -> bool:
+    return source.lstrip()[:1] in ("{", "[")
+
+
 def _name_and_source(text: str) -> tuple[str | None, str]:
     """A name given before the source; a file whose own name has a = in it is taken as it is."""
     match = _NAMED.fullmatch(text)
-    if match is None or text.lstrip().startswith("{") or os.path.exists(text):
+    if match is None or _is_text(text) or os.path.exists(text):
         return None, text
     return match[1], match[2]
 
@@ -117,7 +133,7 @@ def _own_name(own: Mapping[str, Any], source: str, number: int, origin: Origin, 
         if isinstance(own["name"], str) and own["name"].strip() and own["name"].isprintable():
             return own["name"]
         faults.append(origin.fault("name", own["name"], "must be a text"))
-    return f"variant-{number}" if source.lstrip().startswith("{") else Path(source).stem
+    return f"variant-{number}" if _is_text(source) else Path(source).stem
 
 
 def _options(own: Mapping[str, Any], shared: Shared, origin: Origin, faults: list[Fault]) -> ReplayOptions:

@@ -91,8 +91,8 @@ def test_all_faults_of_all_variants(tmp_path: Path) -> None:
         f"{broken}:9: options.workers: unknown setting; did you mean num_workers?",
         f"{broken}:10: options.mode: unknown setting",
         "nowhere.toml: no such file",
-        "engine config: options: must be a table of settings of the run (got [])",
-        "engine config:1: not valid JSON",
+        "--variant 3: options: must be a table of settings of the run (got [])",
+        "--variant 4:1: not valid JSON",
     ):
         assert part in text
     assert f"{broken}:4: engine.max_num_seqs" in text
