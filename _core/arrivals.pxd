@@ -11,6 +11,8 @@ cdef struct Arrival:
     uint64_t* hash_ids           # owned by the heap until handed over
     int64_t num_hash_ids
     int64_t session              # reported with the arrival, -1 = none
+    int64_t priority
+    double deadline_after_ms     # when its answer is wanted, from its arrival on [ms]; INFINITY = nobody said
     double cancel_after_ms       # the client's patience from its arrival on [ms]; INFINITY = it stays
     int32_t request
 

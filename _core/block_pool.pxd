@@ -30,7 +30,7 @@ cdef class BlockPool:
     cdef int32_t free_copy               # free list through lru_next
     cdef int32_t lru_head                # next victim
     cdef int32_t lru_tail
-    cdef bint watch_dirty                # a watched identity changed since it was last cleared
+    cdef bint watch_dirty                # what a look-up of a watched identity finds changed since it was last cleared
     cdef bint keep_removed               # list the hashes of identities that vanish
     cdef uint64_t* removed               # (removed_capacity,) hashes in eviction order
     cdef Py_ssize_t num_removed

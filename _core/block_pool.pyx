@@ -50,7 +50,6 @@ cdef class BlockPool:
             copy = &self.copies[hits[i]]
             if copy.ref_count == 0:
                 self._lru_remove(hits[i])
-                self._touch(copy.identity)
             copy.ref_count += 1
         if missing > 0:
             self.num_free -= num_fresh - missing
@@ -69,11 +68,11 @@ cdef class BlockPool:
         self.copies[fresh].identity = identity
         self.copies[fresh].ref_count = 1
         self.num_cached += 1
-        self._touch(identity)
         if primary == NONE:
             self.copies[fresh].older = self.copies[fresh].newer = fresh
             self.index.heads[identity] = fresh
             self.index.hold(identity >> self.index.shift)
+            self._touch(identity)
             return True
         newest = self.copies[primary].older
         self.copies[newest].newer = fresh
@@ -96,7 +95,6 @@ cdef class BlockPool:
             self.copies[self.lru_tail].lru_next = copy
         self.lru_tail = copy
         self.num_inactive += 1
-        self._touch(entry.identity)
 
     cdef void release_private(self, int64_t n) noexcept nogil:
         self.num_free += n
@@ -107,11 +105,11 @@ cdef class BlockPool:
         cdef Copy* entry = &self.copies[victim]
         cdef int32_t identity = entry.identity
         self._lru_remove(victim)
-        self._touch(identity)
         if entry.newer == victim:
             if self.keep_removed:
                 self.removed[self.num_removed] = self.index.hashes[identity]
                 self.num_removed += 1
+            self._touch(identity)
             self.index.heads[identity] = NONE
             self.index.drop(identity >> self.index.shift)
         else:
@@ -165,7 +163,7 @@ cdef class BlockPool:
         self.num_inactive -= 1
 
     cdef void _touch(self, int32_t identity) noexcept nogil:
-        """Something about this identity changed that a look-up could see."""
+        """This identity became visible, or is no longer."""
         if self.index.nodes[identity >> self.index.shift].watched:
             self.watch_dirty = True
 

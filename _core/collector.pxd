@@ -3,6 +3,7 @@ from libc.stdint cimport int8_t, int32_t, int64_t
 
 from .event_buffer cimport Event
 from .gap_pool cimport GapPool
+from .policy cimport NUM_DECISIONS
 
 
 cdef struct Interval:
@@ -36,6 +37,7 @@ cdef class Collector:
     cdef readonly int32_t dp_size
     cdef readonly Py_ssize_t num_rows       # largest request ordinal seen + 1
     cdef Py_ssize_t _row_capacity
+    cdef int64_t[NUM_DECISIONS] _decisions  # of a policy, by kind
     cdef dict _arrays                       # name -> (row_capacity,) ndarray; the pointers below point into them
 
     cdef double* _arrival_ms                # NaN = absent in all times

@@ -11,6 +11,7 @@ from .event_buffer cimport (
     EV_ADMISSION,
     EV_ARRIVAL,
     EV_CUT,
+    EV_DECISION,
     EV_FIRST_TOKEN,
     EV_GAUGES,
     EV_PASS_END,
@@ -23,6 +24,7 @@ from .event_buffer cimport (
     EventBuffer,
 )
 from .gap_pool cimport GapPool
+from .policy cimport NUM_DECISIONS
 
 import numpy as np
 
@@ -116,6 +118,10 @@ cdef class Collector:
                 self._end_request(event, words)
             elif event.kind == EV_PASS_END:
                 self._totals.passes += 1
+            elif event.kind == EV_DECISION:
+                if not 0 <= event.a < NUM_DECISIONS:
+                    _fail(event, "there is no such decision")
+                self._decisions[event.a] += 1
             elif event.kind == EV_CUT:
                 self._cut(event)
         return 0
@@ -308,6 +314,10 @@ cdef class Collector:
     def totals(self):
         """Counters of the whole run, name -> int."""
         return self._totals
+
+    def decisions(self):
+        """Decisions of a policy that departed from first come, first served; a list of counts by kind (`Decision`)."""
+        return [self._decisions[i] for i in range(<int>NUM_DECISIONS)]
 
     def take_interval(self):
         """Counters since the last call (or the start), name -> number; they start again at zero."""

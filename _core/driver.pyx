@@ -296,7 +296,7 @@ cdef class Machine:
         event.a, event.d = envelope.kind, envelope.command_id
         if envelope.kind == CMD_SUBMIT:
             status = self.engine.submit(envelope.rank, envelope.request, envelope.n_in, envelope.n_out,
-                                        envelope.hash_ids, envelope.num_hash_ids)
+                                        envelope.hash_ids, envelope.num_hash_ids, &envelope.terms)
         else:
             status = self.engine.cancel(envelope.rank, envelope.request, envelope.discard, at, out, &suppressed)
         free(envelope.hash_ids)

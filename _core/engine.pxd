@@ -3,6 +3,7 @@ from cpython.ref cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from .event_buffer cimport EventBuffer
+from .types cimport Terms
 
 
 cdef enum CommandStatus:
@@ -34,7 +35,8 @@ cdef class Engine:
     cdef int complete_pass(self, EventBuffer out, bint held_back) except -1 nogil
     cdef double next_internal_deadline(self) noexcept nogil
     cdef int process_internal_work(self, double now_ms, EventBuffer out) except -1 nogil
-    cdef int submit(self, int32_t rank, int32_t request, int64_t n_in, int64_t n_out, const uint64_t* hash_ids, int64_t num_hash_ids) except -1 nogil
+    cdef int submit(self, int32_t rank, int32_t request, int64_t n_in, int64_t n_out, const uint64_t* hash_ids,
+                    int64_t num_hash_ids, const Terms* terms) except -1 nogil
     cdef int cancel(self, int32_t rank, int32_t request, bint discard, double now_ms, EventBuffer out, bint* suppressed) except -1 nogil
     cdef int settle(self) noexcept nogil
     cdef int publish_gauges(self, int32_t rank, EventBuffer out, double now_ms, int64_t queued, bint telemetry_only) except -1 nogil

@@ -153,12 +153,12 @@ cdef class Engine:
         return 0
 
     cdef int submit(self, int32_t rank, int32_t request, int64_t n_in, int64_t n_out, const uint64_t* hash_ids,
-                    int64_t num_hash_ids) except -1 nogil:
+                    int64_t num_hash_ids, const Terms* terms) except -1 nogil:
         """Queue a request on a rank; returns a CommandStatus."""
         cdef int result
         if rank < 0 or rank >= self.dp_size:
             return APPLY_NO_RANK
-        result = (<Scheduler>self.ranks[rank]).submit(request, n_in, n_out, hash_ids, num_hash_ids)
+        result = (<Scheduler>self.ranks[rank]).submit(request, n_in, n_out, hash_ids, num_hash_ids, terms)
         if result == SUBMIT_BAD_PROMPT:
             return APPLY_BAD_PROMPT
         return APPLY_ACTIVE if result == SUBMIT_ACTIVE else APPLY_SUBMITTED

@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, int64_t
 
 cdef enum EventKind:
     # Requests. `request` is the ordinal of the trace row (from 0).
-    EV_ARRIVAL = 0        # a=input_tokens b=requested output tokens c=session ordinal (-1 none) d=turn
+    EV_ARRIVAL = 0        # a=input_tokens b=requested output tokens c=session ordinal (-1 none) d=turn e=priority x=deadline from arrival on [ms], NaN none
     EV_COMMAND = 1        # a=CommandKind b=CommandResult c=CommandFlag bits d=command_id
     EV_GAUGES = 2         # a=active_blocks b=inactive_blocks c=running d=waiting e=1 when taken in mid-pass for telemetry only
     # A pass starts: PASS_START, then per executed rank RANK_START with its PREEMPTION, ADMISSION,
@@ -33,6 +33,9 @@ cdef enum EventKind:
     EV_PASS_END_CLOSE = 19
     EV_INTERNAL_WORK = 20 # place of host offload
     EV_CUT = 21           # at the end of a cut run, one per request that arrived and is not terminal: a=output tokens so far x=last_token_ms
+    EV_DECISION = 22      # of a policy, where it departs from first come, first served: a=Decision b=the request that would
+                          # have been chosen (-1 none) e=token budget f=length of the reason c,d=words: its text.
+                          # Placement: b=worker e=rank of round robin
 
 
 cdef enum CommandKind:

@@ -26,7 +26,7 @@ RECORD_DTYPE = np.dtype([
 KIND_NAMES = (
     "arrival", "command", "gauges", "pass_start", "rank_start", "admission", "prefill", "preemption",
     "pass_start_close", "pass_end", "rank_end", "fpm", "first_token", "second_token", "resumed", "tokens",
-    "terminal", "kv_stored", "kv_removed", "pass_end_close", "internal_work", "cut",
+    "terminal", "kv_stored", "kv_removed", "pass_end_close", "internal_work", "cut", "decision",
 )
 
 
@@ -89,7 +89,7 @@ cdef class EventBuffer:
             event = self.emplace(source.kind, t_ms, source.worker, source.rank, source.request)
             event.x, event.a, event.b = source.x, source.a, source.b
             event.c, event.d, event.e, event.f = source.c, source.d, source.e, source.f
-            if source.kind in (EV_PREEMPTION, EV_FPM, EV_KV_STORED, EV_KV_REMOVED):
+            if source.kind in (EV_PREEMPTION, EV_FPM, EV_KV_STORED, EV_KV_REMOVED, EV_DECISION):
                 words = self.emplace_words(event, source.d)
                 memcpy(words, &other.words[source.c], source.d * sizeof(int64_t))
             elif source.kind == EV_TERMINAL and source.d >= 0:

@@ -74,4 +74,5 @@ cdef class Fleet:
     cdef int count_turn(self, int32_t worker, int32_t rank) noexcept nogil
     cdef int arrive(self, Arrival* arrival, double at_ms, int32_t worker, int32_t rank, int64_t command_id) except -1 nogil
     cdef int place(self, int32_t worker, int32_t rank) except -1 nogil
+    cdef int _tell_placement(self, double at_ms, int32_t request, int32_t worker, int32_t rank, bytes reason) except -1
     cdef int cancel(self, Leaving* leaving) except -1 nogil

@@ -20,6 +20,7 @@ from libc.string cimport memcpy
 from .driver cimport PHASE_IDLE, PHASE_IN_PASS, Machine
 from .event_buffer cimport CMD_CANCEL, CMD_SUBMIT, EV_ARRIVAL, EV_CUT, EV_TERMINAL, Event
 from .lanes cimport Envelope, lane_pop
+from .policy cimport DECIDE_PLACEMENT, record_decision
 
 from typing import NamedTuple
 
@@ -27,7 +28,8 @@ STATUS_NAMES = ("done", "needs_rows", "until", "ends", "sample", "full", "place"
 
 
 class Handed(NamedTuple):
-    """A row handed to the caller's own lanes. `cancel_due_ms`: when its client leaves, inf if it stays."""
+    """A row handed to the caller's own lanes. `cancel_due_ms`: when its client leaves, inf if it stays; `arrival_ms`: when
+    it arrived; `deadline_ms`: when its answer is wanted, inf if nobody said."""
 
     request: int             # trace row ordinal
     worker: int
@@ -37,6 +39,9 @@ class Handed(NamedTuple):
     hash_ids: tuple
     due_ms: float
     cancel_due_ms: float
+    priority: int
+    arrival_ms: float
+    deadline_ms: float
 
 
 cdef inline double _deadline(Machine machine) noexcept nogil:
@@ -123,7 +128,8 @@ cdef class Fleet:
 
     def push_rows(self, double[::1] due_ms, int32_t[::1] request, int64_t[::1] order, int64_t[::1] turn,
                   int64_t[::1] session, int64_t[::1] input_tokens, int64_t[::1] output_tokens,
-                  int64_t[::1] hash_offsets, uint64_t[::1] hash_ids, double[::1] cancel_after_ms=None):
+                  int64_t[::1] hash_offsets, uint64_t[::1] hash_ids, double[::1] cancel_after_ms=None,
+                  int64_t[::1] priority=None, double[::1] deadline_after_ms=None):
         """Hand rows over, in any order; each enters at its time.
 
         Args:
@@ -132,6 +138,8 @@ cdef class Fleet:
             session: (n,) session ordinals to report, -1 = none. input_tokens, output_tokens: (n,) lengths.
             hash_offsets: (n + 1,) row i owns hash_ids[hash_offsets[i]:hash_offsets[i + 1]].
             cancel_after_ms: (n,) patience of each client from its arrival on [ms], INFINITY = it stays; None: all stay.
+            priority: (n,) for the policy, lower goes first; None: all 0.
+            deadline_after_ms: (n,) when the answer is wanted, from the arrival on [ms], INFINITY = nobody said; None: all.
 
         Raises:
             ValueError: columns that do not fit each other, or a time that is none; nothing was handed over.
@@ -142,7 +150,9 @@ cdef class Fleet:
         if not (n == request.shape[0] == order.shape[0] == turn.shape[0] == session.shape[0] == input_tokens.shape[0]
                 == output_tokens.shape[0] == hash_offsets.shape[0] - 1 and 0 <= hash_offsets[0]
                 and hash_offsets[n] <= hash_ids.shape[0]
-                and (cancel_after_ms is None or n == cancel_after_ms.shape[0])):
+                and (cancel_after_ms is None or n == cancel_after_ms.shape[0])
+                and (priority is None or n == priority.shape[0])
+                and (deadline_after_ms is None or n == deadline_after_ms.shape[0])):
             raise ValueError(f"columns of rows do not fit each other: {n} times, {hash_offsets.shape[0]} offsets, "
                              f"{hash_ids.shape[0]} hash ids")
         for i in range(n):
@@ -151,11 +161,15 @@ cdef class Fleet:
                                  f"to {hash_offsets[i + 1]}")
             if cancel_after_ms is not None and not cancel_after_ms[i] >= 0.0:
                 raise ValueError(f"row {request[i]}: its client leaves after {cancel_after_ms[i]} ms")
+            if deadline_after_ms is not None and not deadline_after_ms[i] >= 0.0:
+                raise ValueError(f"row {request[i]}: its answer is wanted after {deadline_after_ms[i]} ms")
         for i in range(n):
             arrival.due_ms, arrival.order, arrival.turn = due_ms[i], order[i], turn[i]
             arrival.n_in, arrival.n_out = input_tokens[i], output_tokens[i]
             arrival.session, arrival.request = session[i], request[i]
             arrival.cancel_after_ms = INFINITY if cancel_after_ms is None else cancel_after_ms[i]
+            arrival.priority = 0 if priority is None else priority[i]
+            arrival.deadline_after_ms = INFINITY if deadline_after_ms is None else deadline_after_ms[i]
             arrival.num_hash_ids = hash_offsets[i + 1] - hash_offsets[i]
             arrival.hash_ids = NULL
             if arrival.num_hash_ids > 0:
@@ -195,8 +209,16 @@ cdef class Fleet:
         cdef Arrival* arrival = &self.arrivals.heap[0]
         return arrival.request, arrival.n_in, [arrival.hash_ids[i] for i in range(arrival.num_hash_ids)]
 
-    def place_next(self, int32_t worker, int32_t rank):
+    def next_terms(self):
+        """What else is known of that row: (output tokens, priority, deadline [ms], inf if nobody said, arrival [ms])."""
+        cdef Arrival* arrival = &self.arrivals.heap[0]
+        return arrival.n_out, arrival.priority, arrival.due_ms + arrival.deadline_after_ms, arrival.due_ms
+
+    def place_next(self, int32_t worker, int32_t rank, bytes reason=None):
         """Answer to "place".
+
+        Args:
+            reason: the choice is a policy's, and recorded with this reason where round robin would have chosen otherwise.
 
         Raises:
             ValueError: no such worker or rank, or nothing is due.
@@ -206,7 +228,20 @@ cdef class Fleet:
         self._check_row_due()
         if self.external:
             raise ValueError("an external fleet hands rows over by take_next")
+        cdef Arrival arrival = self.arrivals.heap[0]
         self.place(worker, rank)
+        if reason is not None:
+            self._tell_placement(arrival.due_ms, arrival.request, worker, rank, reason)
+
+    cdef int _tell_placement(self, double at_ms, int32_t request, int32_t worker, int32_t rank, bytes reason) except -1:
+        """Record a placement that is not that of round robin, which goes on as if it had placed all rows."""
+        cdef int32_t usual_worker, usual_rank
+        self.choose(&usual_worker, &usual_rank)
+        self.count_turn(usual_worker, usual_rank)
+        if worker == usual_worker and rank == usual_rank:
+            return 0
+        return record_decision(self.out, at_ms, worker, rank, request, DECIDE_PLACEMENT, usual_worker, usual_rank,
+                               reason)
 
     def _check_row_due(self):
         if self.arrivals.next_due() > self.now_ms:
@@ -246,13 +281,14 @@ cdef class Fleet:
         self.choose(&worker, &rank)
         return worker, rank
 
-    def take_next(self, int32_t worker=-1, int32_t rank=-1, double at_ms=NAN, int64_t queued=0):
+    def take_next(self, int32_t worker=-1, int32_t rank=-1, double at_ms=NAN, int64_t queued=0, bytes reason=None):
         """Answer to "place" of an external fleet: the row that is due arrives, and is the caller's.
 
         Args:
             worker, rank: where the caller places it; both -1: round robin.
             at_ms: when it arrives [ms]; NaN: at the time it was due. Its client's patience counts from there.
             queued: with `telemetry`, submissions of that rank that wait on the caller's lane, this one not counted.
+            reason: as in `place_next`.
 
         Raises:
             ValueError: no such worker or rank, no time, nothing is due, or the fleet moves its machines itself.
@@ -276,11 +312,13 @@ cdef class Fleet:
         if at_ms != at_ms:
             at_ms = arrival.due_ms
         self.arrive(&arrival, at_ms, worker, rank, -1)
+        if reason is not None:
+            self._tell_placement(at_ms, arrival.request, worker, rank, reason)
         if self.telemetry:
             _publish_gauges(<Machine>self.workers[worker], rank, self.out, self.now_ms,
                             _queued_on(<Machine>self.workers[worker], rank) + queued + 1)
         return Handed(arrival.request, worker, rank, arrival.n_in, arrival.n_out, hash_ids, arrival.due_ms,
-                      at_ms + arrival.cancel_after_ms)
+                      at_ms + arrival.cancel_after_ms, arrival.priority, at_ms, at_ms + arrival.deadline_after_ms)
 
     def take_cancel(self):
         """Answer to "cancel" of an external fleet: (request, worker, rank) of the client that leaves now.
@@ -465,6 +503,9 @@ cdef class Fleet:
         cdef Leaving leaving
         cdef Event* event = self.out.emplace(EV_ARRIVAL, at_ms, worker, rank, arrival.request)
         event.a, event.b, event.c, event.d = arrival.n_in, arrival.n_out, arrival.session, arrival.turn
+        event.e = arrival.priority
+        if arrival.deadline_after_ms < INFINITY:
+            event.x = arrival.deadline_after_ms
         self.num_arrived += 1
         leaving.due_ms = at_ms + arrival.cancel_after_ms
         if leaving.due_ms < INFINITY:
@@ -498,6 +539,8 @@ cdef class Fleet:
         envelope.kind, envelope.rank, envelope.request, envelope.discard = CMD_SUBMIT, rank, arrival.request, 0
         envelope.n_in, envelope.n_out = arrival.n_in, arrival.n_out
         envelope.hash_ids, envelope.num_hash_ids = arrival.hash_ids, arrival.num_hash_ids
+        envelope.terms.priority, envelope.terms.arrival_ms = arrival.priority, arrival.due_ms
+        envelope.terms.deadline_ms = arrival.due_ms + arrival.deadline_after_ms
         (<Machine>self.workers[worker]).put(&envelope)
         if self.telemetry:
             _publish_gauges(<Machine>self.workers[worker], rank, self.out, self.now_ms,

@@ -1,6 +1,8 @@
 # Envelopes of the control lanes and a growable ring of them.
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
+from .types cimport Terms
+
 
 cdef struct Envelope:
     int64_t command_id
@@ -12,6 +14,7 @@ cdef struct Envelope:
     int64_t n_out
     uint64_t* hash_ids           # owned by whoever holds the envelope; NULL after it is applied
     int64_t num_hash_ids
+    Terms terms                  # submit
     int64_t cancel_id            # submit: its client has gone, this cancellation follows directly; -1 = none
 
 

@@ -9,5 +9,8 @@ class Command(NamedTuple):
     n_out: int = 0
     hash_ids: tuple[int, ...] = ()
     discard: bool = False
+    priority: int = 0
+    arrival_ms: float = 0.0
+    deadline_ms: float = ...
 
 def check_command(command: Command) -> None: ...

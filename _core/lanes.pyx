@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Command(NamedTuple):
-    """One envelope of a control lane. `n_in`, `n_out`, `hash_ids` belong to a submit, `discard` to a cancel."""
+    """One envelope of a control lane. `discard` belongs to a cancel, what stands after it and the lengths to a submit."""
 
     command_id: int          # 0 to 2**64 - 1; records hold it as a signed number of the same bits
     kind: str                # "submit" or "cancel"
@@ -20,6 +20,9 @@ class Command(NamedTuple):
     n_out: int = 0
     hash_ids: tuple = ()
     discard: bool = False
+    priority: int = 0        # lower goes first, where the policy asks for it
+    arrival_ms: float = 0.0
+    deadline_ms: float = float("inf")
 
 
 cdef int lane_push(Lane* lane, Envelope* envelope) except -1 nogil:
@@ -115,6 +118,8 @@ cdef int pack_command(object command, Envelope* envelope) except -1:
     envelope.discard = command.discard
     envelope.cancel_id = -1
     envelope.n_in, envelope.n_out = command.n_in, command.n_out
+    envelope.terms.priority = command.priority
+    envelope.terms.arrival_ms, envelope.terms.deadline_ms = command.arrival_ms, command.deadline_ms
     if envelope.num_hash_ids > 0:
         envelope.hash_ids = <uint64_t*>malloc(envelope.num_hash_ids * sizeof(uint64_t))
         if envelope.hash_ids is NULL:

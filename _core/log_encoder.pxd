@@ -24,6 +24,7 @@ cdef class LogEncoder:
     cdef int _level              # LogLevel
     cdef int _num_workers
     cdef int _dp_size
+    cdef bint _with_terms        # arrivals tell what a policy may ask for
     cdef RequestNames _names
     cdef LogCounts _counts
     cdef char* _text             # (_capacity,), owned; the lines of the present call, reused by the next
@@ -42,6 +43,8 @@ cdef class LogEncoder:
     cdef int _record(self, EventBuffer events, Event* event) except -1 nogil
     cdef int _command(self, Event* event, Event* gauges) except -1 nogil
     cdef int _pass_start(self, EventBuffer events, Py_ssize_t first, Py_ssize_t close) except -1 nogil
+    cdef char* _rank_budget(self, char* out, EventBuffer events, Py_ssize_t first, Py_ssize_t end) except NULL nogil
+    cdef char* _reason(self, char* out, EventBuffer events, Event* event) except NULL nogil
     cdef int _pass_end(self, EventBuffer events, Py_ssize_t first, Py_ssize_t close) except -1 nogil
     cdef char* _rank_list(
         self, char* out, EventBuffer events, Py_ssize_t first, Py_ssize_t end, int kind
@@ -50,6 +53,7 @@ cdef class LogEncoder:
     cdef int _admission(self, Event* event) except -1 nogil
     cdef int _first_token(self, Event* event) except -1 nogil
     cdef int _preemption(self, EventBuffer events, Event* event) except -1 nogil
+    cdef int _decision(self, EventBuffer events, Event* event) except -1 nogil
     cdef int _terminal(self, EventBuffer events, Event* event) except -1 nogil
     cdef int _cut(self, Event* event) except -1 nogil
     cdef int _tokens(self, Event* event) except -1 nogil

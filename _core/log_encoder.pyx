@@ -8,13 +8,13 @@ the requests in it follow in the order of their records.
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.math cimport NAN
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
 from .event_buffer cimport (
     CMD_CANCEL, CMD_IN_PASS, CMD_SUPPRESSED,
-    EV_ADMISSION, EV_ARRIVAL, EV_COMMAND, EV_CUT, EV_FIRST_TOKEN, EV_FPM, EV_GAUGES, EV_KV_REMOVED, EV_KV_STORED,
+    EV_ADMISSION, EV_ARRIVAL, EV_COMMAND, EV_CUT, EV_DECISION, EV_FIRST_TOKEN, EV_FPM, EV_GAUGES, EV_KV_REMOVED, EV_KV_STORED,
     EV_PASS_END, EV_PASS_END_CLOSE, EV_PASS_START, EV_PASS_START_CLOSE, EV_PREEMPTION, EV_PREFILL, EV_RANK_END,
     EV_RANK_START, EV_RESUMED, EV_SECOND_TOKEN, EV_TERMINAL, EV_TOKENS, Event, EventBuffer,
     RES_APPLIED, RES_NOOP, RES_SUBMITTED, TERM_CANCELLED, TERM_COMPLETED, TERM_FAILED, TERM_REJECTED,
@@ -23,6 +23,7 @@ from .event_buffer cimport (
 from .float_text cimport write_double, write_uint64
 from .json_text cimport put, put_bool, put_double, put_index, put_int
 from .log_fields cimport FPM_ROOM, NUM_FPM, put_fpm, put_gauges, put_reason
+from .policy cimport DECIDE_BUDGET, DECIDE_ORDER, DECIDE_PLACEMENT, DECIDE_VETO, DECIDE_VICTIM
 from .request_names cimport RequestNames
 
 from .event_buffer import KIND_NAMES as _KIND_NAMES
@@ -44,7 +45,13 @@ cdef int _refuse(Event* event, const char* rule) except -1 with gil:
 
 @cython.final
 cdef class LogEncoder:
-    def __cinit__(self, level, int num_workers=1, int dp_size=1):
+    """Lines of one log.
+
+    Args:
+        with_terms: arrivals tell their priority and deadline, where they have one; a policy may ask for them.
+    """
+
+    def __cinit__(self, level, int num_workers=1, int dp_size=1, bint with_terms=False):
         if level not in LEVELS:
             raise ValueError(f"event level must be one of {', '.join(LEVELS)} (got {level!r})")
         if num_workers < 1 or dp_size < 1:
@@ -52,6 +59,7 @@ cdef class LogEncoder:
         self._level = LEVELS.index(level)
         self._num_workers = num_workers
         self._dp_size = dp_size
+        self._with_terms = with_terms
         self._names = RequestNames()
         self._t_ms = NAN             # equals no time, so the first line makes its text
 
@@ -206,6 +214,8 @@ cdef class LogEncoder:
             return self._kv_stored(events, event)
         if kind == EV_KV_REMOVED:
             return self._kv_removed(events, event)
+        if kind == EV_DECISION:
+            return self._decision(events, event)
         if kind == EV_CUT:
             return self._cut(event)
         if kind in (EV_GAUGES, EV_RANK_START, EV_PREFILL, EV_RANK_END, EV_FPM, EV_SECOND_TOKEN, EV_RESUMED):
@@ -261,6 +271,7 @@ cdef class LogEncoder:
                 out = self._rank_list(out, events, i + 1, end, EV_ADMISSION)
                 out = self._rank_list(out, events, i + 1, end, EV_PREFILL)
                 out = self._rank_list(out, events, i + 1, end, EV_PREEMPTION)
+                out = self._rank_budget(out, events, i + 1, end)
             out = put(out, b"}")
             i = end
         self._close(put(out, b"]"))
@@ -293,6 +304,26 @@ cdef class LogEncoder:
                 out = self._names.write(event.request, put(out, b"["))
                 out = put(put_int(out, b",", event.a), b"]")
         return put(out, b"]") if started else out
+
+    cdef char* _rank_budget(self, char* out, EventBuffer events, Py_ssize_t first, Py_ssize_t end) except NULL nogil:
+        """The token budget that a policy set, with its reason; nothing where it set none."""
+        cdef Py_ssize_t i
+        cdef Event* event
+        for i in range(first, end):
+            event = &events.records[i]
+            if event.kind == EV_DECISION and event.a == DECIDE_BUDGET:
+                out = self._room(out, LINE_ROOM)
+                out = put_int(out, b',"budget":[', event.e)
+                out = put(self._reason(put(out, b","), events, event), b"]")
+        return out
+
+    cdef char* _reason(self, char* out, EventBuffer events, Event* event) except NULL nogil:
+        """The reason of a decision as a JSON text; it holds nothing that had to be escaped."""
+        if event.d < 1 or event.f < 1 or event.f > 8 * event.d or event.f > LINE_ROOM // 8:
+            _refuse(event, b"must carry its reason")
+        out = put(out, b'"')
+        memcpy(out, &events.words[event.c], event.f)
+        return put(out + event.f, b'"')
 
     cdef int _pass_end(self, EventBuffer events, Py_ssize_t first, Py_ssize_t close) except -1 nogil:
         cdef Event* event = &events.records[first]
@@ -330,6 +361,11 @@ cdef class LogEncoder:
         if event.c >= 0:
             out = put_int(out, b',"session":', event.c)
             out = put_int(out, b',"turn":', event.d)
+        if self._with_terms:
+            if event.e != 0:
+                out = put_int(out, b',"priority":', event.e)
+            if event.x == event.x:
+                out = put_double(out, b',"deadline_ms":', event.x)
         if self._names.has(event.request):
             out = put_int(out, b',"row":', event.request)
         self._close(out)
@@ -363,6 +399,31 @@ cdef class LogEncoder:
         out = put_int(out, b',"waiting":', words[4])
         out = put_int(out, b',"active_blocks":', words[5])
         self._close(put(out, b"}"))
+        return 0
+
+    cdef int _decision(self, EventBuffer events, Event* event) except -1 nogil:
+        """What a policy decided otherwise than first come, first served. A budget stands in the line of its pass."""
+        cdef char* out
+        if event.a == DECIDE_BUDGET:
+            return 0
+        out = self._open(event, b"decision", self._names.longest)
+        if event.a == DECIDE_ORDER:
+            out = put(out, b',"kind":"order"')
+        elif event.a == DECIDE_VICTIM:
+            out = put(out, b',"kind":"victim"')
+        elif event.a == DECIDE_VETO:
+            out = put(out, b',"kind":"veto"')
+        elif event.a == DECIDE_PLACEMENT:
+            out = put(out, b',"kind":"placement"')
+        else:
+            return _refuse(event, b"unknown kind of decision")
+        out = self._who(out, event)
+        if event.a == DECIDE_ORDER or event.a == DECIDE_VICTIM:
+            out = self._names.write(<int32_t>event.b, put(out, b',"instead_of":'))
+        elif event.a == DECIDE_PLACEMENT:
+            out = put_int(out, b',"instead_of":[', event.b)
+            out = put(put_int(out, b",", event.e), b"]")
+        self._close(self._reason(put(out, b',"reason":'), events, event))
         return 0
 
     cdef int _terminal(self, EventBuffer events, Event* event) except -1 nogil:

@@ -25,8 +25,9 @@ cdef enum LineKind:              # index into KINDS
     LINE_TOKENS = 12
     LINE_KV_STORED = 13
     LINE_KV_REMOVED = 14
-    LINE_OTHER = 15              # none that this version writes
-    NUM_LINE_KINDS = 16
+    LINE_DECISION = 15
+    LINE_OTHER = 16              # none that this version writes
+    NUM_LINE_KINDS = 17
 
 
 cdef enum:

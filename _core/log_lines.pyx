@@ -13,7 +13,7 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 
 KINDS = (
     "arrival", "admission", "first_token", "preemption", "finish", "rejection", "cancellation", "failure", "cut",
-    "command", "pass_start", "pass_end", "tokens", "kv_stored", "kv_removed", "other",
+    "command", "pass_start", "pass_end", "tokens", "kv_stored", "kv_removed", "decision", "other",
 )
 LEVELS = ("requests", "passes", "tokens", "kv")
 
@@ -49,7 +49,9 @@ cdef LineKind _named(const char* name, size_t size) noexcept nogil:
             return LINE_COMMAND
         return LINE_FAILURE if memcmp(name, b"failure", 7) == 0 else LINE_OTHER
     if size == 8:
-        return LINE_PASS_END if memcmp(name, b"pass_end", 8) == 0 else LINE_OTHER
+        if memcmp(name, b"pass_end", 8) == 0:
+            return LINE_PASS_END
+        return LINE_DECISION if memcmp(name, b"decision", 8) == 0 else LINE_OTHER
     if size == 9:
         if memcmp(name, b"admission", 9) == 0:
             return LINE_ADMISSION
@@ -230,7 +232,7 @@ cdef uint64_t _key(const LineFacts* facts, const KeyParts* parts) noexcept nogil
         return mr_mix(mr_mix(<uint64_t>kind, facts.request), parts.total)
     if kind == LINE_PREEMPTION:
         return mr_mix(mr_mix(<uint64_t>kind, facts.request), parts.preemptions)
-    if kind == LINE_COMMAND:
+    if kind == LINE_COMMAND or kind == LINE_DECISION:
         return mr_mix(mr_mix(<uint64_t>kind, facts.request), parts.kind)
     if kind == LINE_KV_STORED:
         return mr_mix(mr_mix(<uint64_t>kind, facts.request), parts.first_block)

@@ -1,5 +1,5 @@
 # Identities of full blocks, kept as a trie over trace hash ids; no prompt is ever materialised.
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t
 
 
 cdef struct Node:
@@ -8,7 +8,7 @@ cdef struct Node:
     int32_t holders         # children + live requests + cached identities; 0 = forgotten
     int32_t next_free       # free list link while unused
     uint8_t mapped          # reachable by (parent, key): shared. 0: private to one request
-    uint8_t watched         # the look-up of a waiting head depends on it
+    uint16_t watched        # waiting requests whose order depends on what is cached of it
 
 
 cdef class PrefixIndex:

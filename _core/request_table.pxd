@@ -1,6 +1,8 @@
 # Requests owned by one rank: one struct a request, slots reused.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
+from .types cimport Terms
+
 
 cdef struct Request:
     # What was asked.
@@ -9,6 +11,7 @@ cdef struct Request:
     uint64_t* hash_ids           # (num_hash_ids,) owned; identity of the prompt's trace blocks
     int64_t num_hash_ids
     int32_t ordinal              # trace row
+    Terms terms
     # Where it stands.
     int32_t status               # RequestStatus
     int64_t gen                  # tokens generated so far; never reset
@@ -16,6 +19,13 @@ cdef struct Request:
     int64_t alloc                # token watermark up to which blocks are held
     int32_t num_admissions
     int32_t num_preemptions
+    # Its place in the waiting queue; valid while it waits (sched_policy).
+    int64_t queue_number         # ascending in the order of first come, first served
+    double order_key             # as the policy gave it; lower goes first, equals by queue_number
+    int64_t match_tokens         # cached prefix when it was last looked up for an order [tokens]
+    int64_t vetoed_pass          # the pass in which the policy last held it back
+    uint8_t watching             # its path is counted as watched (prefix_index)
+    uint8_t order_told           # that it was tried before the first come is recorded
     # Blocks.
     int64_t full_blocks          # prompt blocks that have an identity
     int32_t* path                # (path_length,) nodes of those identities, owned; NULL until first looked up
@@ -61,7 +71,7 @@ cdef class RequestTable:
     cdef int32_t* buckets        # (bucket_mask + 1,): slot by ordinal, open addressing
     cdef int64_t bucket_mask
 
-    cdef int32_t add(self, int32_t ordinal, int64_t n_in, int64_t n_out, const uint64_t* hash_ids, int64_t num_hash_ids) except -1 nogil
+    cdef int32_t add(self, int32_t ordinal, int64_t n_in, int64_t n_out, const uint64_t* hash_ids, int64_t num_hash_ids, const Terms* terms) except -1 nogil
     cdef int32_t find(self, int32_t ordinal) noexcept nogil
     cdef void remove(self, int32_t slot) noexcept nogil
     cdef int _grow(self) except -1 nogil

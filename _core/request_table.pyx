@@ -34,7 +34,7 @@ cdef class RequestTable:
         free(self.buckets)
 
     cdef int32_t add(self, int32_t ordinal, int64_t n_in, int64_t n_out, const uint64_t* hash_ids,
-                     int64_t num_hash_ids) except -1 nogil:
+                     int64_t num_hash_ids, const Terms* terms) except -1 nogil:
         """A fresh waiting request; the hash ids are copied. The caller has made sure the ordinal is not owned."""
         cdef int32_t slot = self.free_slot
         cdef Request* request
@@ -51,9 +51,9 @@ cdef class RequestTable:
         request.n_in = n_in
         request.n_out = n_out
         request.ordinal = ordinal
+        request.terms = terms[0]
         request.status = STATUS_WAITING
-        request.scheduled_pass = NONE
-        request.emit_pass = NONE
+        request.scheduled_pass = request.emit_pass = request.vetoed_pass = NONE
         request.emit_ms = request.emit_before_ms = NAN
         request.next_free = NONE
         if num_hash_ids > 0:

@@ -3,14 +3,14 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from .chacha cimport ChaCha12
 from .request_table cimport Request
-from .sched_calendar cimport CalendarScheduler
+from .sched_policy cimport PolicyScheduler
 
 
 cdef enum:
     MAX_DRAFTS = 5
 
 
-cdef class VllmScheduler(CalendarScheduler):
+cdef class VllmScheduler(PolicyScheduler):
     cdef bint preempt_first              # fifo: the victim is the first of running; lifo: the last
     # Multi-token prediction.
     cdef int64_t num_drafts              # 0 = off

@@ -1,11 +1,12 @@
 from collections.abc import Callable, Sequence
 from typing import final
 
-from .sched_calendar import CalendarScheduler
+from .policy import SchedulingPolicy
+from .sched_policy import PolicyScheduler
 from .timing import TimingModel
 
 @final
-class VllmScheduler(CalendarScheduler):
+class VllmScheduler(PolicyScheduler):
     def __init__(
         self,
         worker: int,
@@ -27,5 +28,6 @@ class VllmScheduler(CalendarScheduler):
         block_tokens: Callable[[int, int, int], bytes] | None = None,
         xxh3: Callable[[bytes, int], int] | None = None,
         asks_prompt_tokens: bool = False,
+        policy: SchedulingPolicy | None = None,
         calendar: bool = True,
     ) -> None: ...

@@ -21,8 +21,9 @@ from .event_buffer cimport (
     REASON_PROMPT_OVER_POOL, TERM_COMPLETED, TERM_FAILED, TERM_REJECTED, WANT_KV, WANT_PREFILL, WANT_TOKENS, Event,
     EventBuffer,
 )
+from .policy cimport SchedulingPolicy
 from .prefix_index cimport PrefixIndex
-from .sched_calendar cimport CalendarScheduler
+from .sched_policy cimport PolicyScheduler
 from .timing cimport TimingModel
 from .types cimport BLOCKED, NONE, SCHEDULED, SELF_PREEMPTED, STATUS_PREEMPTED, STATUS_RUNNING, STATUS_WAITING, ceil_div
 
@@ -40,7 +41,7 @@ cdef int64_t _limit(object value) except -1:
 
 
 @cython.final
-cdef class VllmScheduler(CalendarScheduler):
+cdef class VllmScheduler(PolicyScheduler):
     """One rank of the vLLM flavour.
 
     Args:
@@ -51,6 +52,7 @@ cdef class VllmScheduler(CalendarScheduler):
         sampler_seed: seed of this rank's acceptance draws.
         block_tokens, xxh3: see sched_blocks; needed only with cache events. asks_prompt_tokens: block_tokens knows the
             tokens of prompts, too, at positions -input_tokens to -1; otherwise they are taken from the hash ids.
+        policy: who goes first, who is preempted, who may enter (sched_policy); None is first come, first served.
         calendar: skip requests about which nothing changes (sched_calendar); False goes request by request.
         The rest as in the engine configuration; None means unlimited.
     """
@@ -59,7 +61,7 @@ cdef class VllmScheduler(CalendarScheduler):
                  TimingModel timing not None, int32_t want=0, max_num_seqs=256, max_num_batched_tokens=8192,
                  max_model_len=None, bint enable_prefix_caching=True, bint enable_chunked_prefill=True,
                  str preemption_mode="lifo", accept_rates=(), uint64_t sampler_seed=0, block_tokens=None, xxh3=None,
-                 bint asks_prompt_tokens=False, bint calendar=True):
+                 bint asks_prompt_tokens=False, SchedulingPolicy policy=None, bint calendar=True):
         cdef Py_ssize_t i
         if preemption_mode not in ("lifo", "fifo"):
             raise ValueError(f"unknown preemption_mode {preemption_mode!r}")
@@ -86,6 +88,7 @@ cdef class VllmScheduler(CalendarScheduler):
         for i in range(self.num_drafts):
             self.accept_rates[i] = accept_rates[i]
         chacha_seed(&self.sampler, sampler_seed)
+        self.set_policy(policy)
         # Records about single tokens or blocks need every request touched in its order.
         if calendar and self.num_drafts == 0 and not want & (WANT_KV | WANT_TOKENS):
             self.enable_calendar()
@@ -102,11 +105,13 @@ cdef class VllmScheduler(CalendarScheduler):
         cdef Event* event
         cdef double end_ms = now_ms
         cdef int64_t i
-        self.budget = self.max_num_batched_tokens
+        self.view.now_ms, self.view.pass_number = now_ms, self.pass_number + 1
+        self.budget = self.pass_budget()
         if self.num_steady > 0 and not self.steady_step_fits():
             self.detach_all()
         self.begin_pass(now_ms)
         self.start_events.emplace(EV_RANK_START, now_ms, self.worker, self.rank, NONE)
+        self.tell_budget()
         self.prefill_requests = self.prefill_isl_sum = self.prefill_prefix_sum = 0
         self.preempted = False
         self.num_rejected = 0
@@ -149,17 +154,17 @@ cdef class VllmScheduler(CalendarScheduler):
 
     cdef int run_running(self, bint defer_prefill) except -1 nogil:
         """Step A. The index is not adjusted when an earlier entry is preempted: that request's successor is skipped."""
-        cdef int64_t k = self.num_steady
         cdef int result
         cdef Request* request
-        while k < self.num_running and self.budget > 0:
-            request = &self.requests.slots[self.running[k]]
+        self.scan_at = self.num_steady
+        while self.scan_at < self.num_running and self.budget > 0:
+            request = &self.requests.slots[self.running[self.scan_at]]
             if defer_prefill and not (request.computed >= request.n_in and request.alloc >= request.n_in):
-                k += 1
+                self.scan_at += 1
                 continue
-            result = self.schedule(self.running[k], False)
+            result = self.schedule(self.running[self.scan_at], False)
             if result == SCHEDULED:
-                k += 1
+                self.scan_at += 1
             elif result == BLOCKED:
                 break
         return 0
@@ -170,8 +175,11 @@ cdef class VllmScheduler(CalendarScheduler):
         cdef int64_t length, need, budget_before
         cdef Request* request
         cdef Event* event
-        while not self.preempted and self.num_running < self.max_num_seqs and self.num_waiting > 0:
-            slot = self.waiting[self.waiting_head]
+        if self.preempted or self.num_running >= self.max_num_seqs or self.num_waiting == 0:
+            return 0
+        self.open_queue()
+        while self.num_running < self.max_num_seqs and self.any_candidate():
+            slot = self.candidate()
             request = &self.requests.slots[slot]
             length = request.n_in + request.gen
             if request.n_in >= self.max_model_len:
@@ -180,6 +188,7 @@ cdef class VllmScheduler(CalendarScheduler):
             if request.status == STATUS_WAITING and ceil_div(length, self.block_size) > self.pool.num_blocks:
                 self.reject(slot, REASON_PROMPT_OVER_POOL)
                 continue
+            self.tell_order(slot)
             self.look_up(request)
             self.cap_reuse(request, request.n_out - request.gen > 0, self.num_drafts > 0)
             need = ceil_div(length, self.block_size) - self.active_cached_tokens // self.block_size
@@ -187,6 +196,8 @@ cdef class VllmScheduler(CalendarScheduler):
                 break
             if defer_prefill and length - self.cached_tokens > 1:
                 break
+            if not self.admits(slot):
+                continue
             budget_before = self.budget
             if self.schedule(slot, True) != SCHEDULED:
                 break
@@ -268,8 +279,8 @@ cdef class VllmScheduler(CalendarScheduler):
         return SCHEDULED
 
     cdef int32_t preempt(self, bint return_budget) except -1 nogil:
-        """Preempt the newest or oldest running request: blocks lost, generated tokens kept, front of the queue."""
-        cdef int64_t at = 0 if self.preempt_first else self.num_running - 1
+        """Preempt the newest or oldest running request, or whom the policy chooses: blocks lost, generated tokens kept, front of the queue."""
+        cdef int64_t at = self.victim_at(0 if self.preempt_first else self.num_running - 1)
         cdef int32_t slot = self.running[at]
         cdef Request* request = &self.requests.slots[slot]
         cdef int64_t running = self.num_running
@@ -560,7 +571,8 @@ cdef class VllmScheduler(CalendarScheduler):
         cdef int64_t blocks
         if self.num_waiting == 0 or self.num_running > 0:
             return 0
-        slot = self.waiting[self.waiting_head]
+        self.check_not_stuck()
+        slot = self.candidate()
         request = &self.requests.slots[slot]
         blocks = ceil_div(request.n_in + request.gen, self.block_size)
         if blocks > self.pool.num_blocks:

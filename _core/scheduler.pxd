@@ -4,6 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 from .event_buffer cimport Event, EventBuffer
 from .request_table cimport RequestTable
 from .timing cimport TimingModel
+from .types cimport Terms
 
 
 cdef extern from "ns_rounding.h" nogil:
@@ -78,7 +79,7 @@ cdef class Scheduler:
     cdef int64_t active_blocks(self) noexcept nogil
     cdef int64_t inactive_blocks(self) noexcept nogil
     # Shared.
-    cdef int submit(self, int32_t ordinal, int64_t n_in, int64_t n_out, const uint64_t* hash_ids, int64_t num_hash_ids) except -1 nogil
+    cdef int submit(self, int32_t ordinal, int64_t n_in, int64_t n_out, const uint64_t* hash_ids, int64_t num_hash_ids, const Terms* terms) except -1 nogil
     cdef int cancel(self, int32_t ordinal, bint discard, double now_ms, EventBuffer out, bint* suppressed) except -1 nogil
     cdef int publish_end(self, EventBuffer out, double end_ms) except -1 nogil
     cdef int publish_gauges(self, EventBuffer out, double now_ms, int64_t queued, bint telemetry_only) except -1 nogil

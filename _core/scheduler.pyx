@@ -98,14 +98,14 @@ cdef class Scheduler:
     # -- commands ---------------------------------------------------------------------------------
 
     cdef int submit(self, int32_t ordinal, int64_t n_in, int64_t n_out, const uint64_t* hash_ids,
-                    int64_t num_hash_ids) except -1 nogil:
+                    int64_t num_hash_ids, const Terms* terms) except -1 nogil:
         """Queue a request; returns a SubmitResult. A refusal changes nothing."""
         cdef int32_t slot
         if n_in < 0 or n_out < 0 or not self.covers(n_in, num_hash_ids):
             return SUBMIT_BAD_PROMPT
         if self.requests.find(ordinal) != NONE:
             return SUBMIT_ACTIVE
-        slot = self.requests.add(ordinal, n_in, n_out, hash_ids, num_hash_ids)
+        slot = self.requests.add(ordinal, n_in, n_out, hash_ids, num_hash_ids, terms)
         self.push_waiting(slot, False)
         self.passes_without_gain = 0
         return SUBMIT_OK

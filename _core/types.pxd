@@ -20,5 +20,10 @@ cdef enum ScheduleResult:
     BLOCKED = 1
     SELF_PREEMPTED = 2
 
+cdef struct Terms:                  # what a policy may know of a request besides its lengths
+    double arrival_ms               # when it reached the router
+    double deadline_ms              # when its answer is wanted; INFINITY = nobody said
+    int64_t priority                # lower goes first
+
 cdef inline int64_t ceil_div(int64_t a, int64_t b) noexcept nogil:
     return (a + b - 1) // b

@@ -151,14 +151,23 @@ def simulate(chosen: Sequence[Case], pairs: int, path: Path) -> list[dict[str, A
         known = {key_of(line): line for line in map(json.loads, path.read_text().splitlines())}
     with path.open("a") as file, tempfile.TemporaryDirectory() as folder:
         for case in chosen:
-            for pair in range(math.ceil(pairs * case.share_of_pairs)):
+            for pair in range(num_pairs(case, pairs)):
                 if (case.name, case.load, pair) not in known:
                     line = told(case, pair, one_pair(case, pair, Path(folder)))
                     known[key_of(line)] = line
                     file.write(json.dumps(line) + "\n")
                     file.flush()
             print(f"{case.name}, {case.load}: done", file=sys.stderr)
-    return list(known.values())
+    return [
+        line
+        for case in chosen
+        for line in known.values()
+        if (line["case"], line["load"]) == (case.name, case.load) and line["pair"] < num_pairs(case, pairs)
+    ]
+
+
+def num_pairs(case: Case, pairs: int) -> int:
+    return math.ceil(pairs * case.share_of_pairs)
 
 
 def lines(chosen: Sequence[Case], found: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, bool]]:

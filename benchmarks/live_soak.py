@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import gc
+import os
 import random
 import sys
 import time
@@ -30,6 +32,7 @@ from mocker_replay.live import GenerateRequest, LiveEngine, RankConfig
 MOST_ALIVE = 4000
 # Growth that is no leak: the allocator's arenas, and one sample beside another.
 SPARE_KIB = 8192
+TIMERS_OF_AN_ENGINE = 2
 OUTPUT_TOKENS = (1, 4, 8, 16, 48)
 ENGINE = {"engine": {"block_size": 16, "num_gpu_blocks": 8192, "max_num_seqs": 256}}
 
@@ -149,7 +152,8 @@ class Sample(NamedTuple):
     """What a process holds."""
 
     rss_kib: int
-    descriptors: int
+    descriptors: int  # but for those of timers
+    timers: int
     tasks: int
     finalizers: int
     objects: int
@@ -158,13 +162,25 @@ class Sample(NamedTuple):
 def take_sample() -> Sample:
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
+    timers, descriptors = _descriptors()
     return Sample(
         rss_kib=pages * 4,
-        descriptors=len(list(Path("/proc/self/fd").iterdir())),
+        descriptors=descriptors,
+        timers=timers,
         tasks=len(asyncio.all_tasks()),
         finalizers=len(weakref.finalize._registry),  # type: ignore[attr-defined]
         objects=len(gc.get_objects()),
     )
+
+
+def _descriptors() -> tuple[int, int]:
+    """Open descriptors: those of timers, and all others."""
+    targets = []
+    for link in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # that of the listing itself
+            targets.append(os.readlink(f"/proc/self/fd/{link}"))
+    timers = sum("timerfd" in target for target in targets)
+    return timers, len(targets) - timers
 
 
 async def offer(clients: Clients, rate: float, seconds: float, first: int) -> int:
@@ -213,6 +229,9 @@ def differences(warm: Sample, end: Sample) -> list[str]:
         for name in ("descriptors", "tasks", "finalizers")
         if getattr(end, name) > getattr(warm, name)
     ]
+    # A timer makes its descriptor with its first deadline ahead, which may come late in a run of short passes.
+    if end.timers > max(warm.timers, TIMERS_OF_AN_ENGINE):
+        grown.append(f"{end.timers} timers")
     if end.objects > warm.objects + 1000:
         grown.append(f"{end.objects - warm.objects} objects")
     if end.rss_kib > warm.rss_kib + SPARE_KIB:
@@ -261,7 +280,7 @@ async def soak(seconds: float, rate: float, seed: int, speedup: float) -> int:
     after = take_sample()
     faults += [
         f"{getattr(after, name) - getattr(before, name)} {name} after the shutdown"
-        for name in ("descriptors", "tasks", "finalizers")
+        for name in ("descriptors", "timers", "tasks", "finalizers")
         if getattr(after, name) > getattr(before, name)
     ]
     print(f"| soak of {seconds:g} s at {rate:g}/s | |\n|---|---:|")

@@ -14,6 +14,7 @@ from typing import Any
 from mocker_replay._core.driver import Machine
 from mocker_replay._core.engine import Engine
 from mocker_replay._core.event_buffer import EventBuffer
+from mocker_replay._core.policy import SchedulingPolicy
 from mocker_replay._core.sched_vllm import VllmScheduler
 from mocker_replay._core.timing import TimingModel
 from mocker_replay.config import EngineConfig
@@ -66,6 +67,7 @@ def build_machine(
     timing: TimingModel | None = None,
     block_tokens: BlockTokens | None = None,
     asks_prompt_tokens: bool = False,
+    policy: SchedulingPolicy | None = None,
 ) -> Machine:
     """The machine of one worker, with a scheduler for each of its ranks, publishing into `out`.
 
@@ -75,6 +77,7 @@ def build_machine(
         timing: pass-time model, where several workers share one.
         block_tokens: generated tokens for the hashes of cache events; needed with WANT_KV. asks_prompt_tokens: it knows
             those of prompts, too, at positions below 0.
+        policy: who goes first, who is preempted, who may enter; None is first come, first served.
 
     Raises:
         ConfigError: not supported, or a profile that cannot be read.
@@ -106,6 +109,7 @@ def build_machine(
             block_tokens=block_tokens,
             asks_prompt_tokens=asks_prompt_tokens,
             xxh3=xxh3,
+            policy=policy,
         )
         for rank in range(config.dp_size)
     ]

@@ -36,6 +36,17 @@ class EventKind(enum.IntEnum):
     PASS_END_CLOSE = 19
     INTERNAL_WORK = 20
     CUT = 21
+    DECISION = 22
+
+
+class Decision(enum.IntEnum):
+    """What a policy decided otherwise than first come, first served; the text in a log is the name in small letters."""
+
+    ORDER = 0
+    VICTIM = 1
+    VETO = 2
+    BUDGET = 3
+    PLACEMENT = 4
 
 
 class CommandKind(enum.IntEnum):
@@ -118,6 +129,7 @@ class LogEvent(enum.StrEnum):
     ADMISSION = "admission"
     FIRST_TOKEN = "first_token"
     PREEMPTION = "preemption"
+    DECISION = "decision"
     FINISH = "finish"
     REJECTION = "rejection"
     CANCELLATION = "cancellation"
@@ -154,6 +166,7 @@ EVENT_LEVELS: dict[LogEvent, EventLevel] = {
         LogEvent.ADMISSION,
         LogEvent.FIRST_TOKEN,
         LogEvent.PREEMPTION,
+        LogEvent.DECISION,
         LogEvent.FINISH,
         LogEvent.REJECTION,
         LogEvent.CANCELLATION,

@@ -14,8 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from mocker_replay.cli import flags
-from mocker_replay.cli.run import RUN_SETTINGS, engine_overrides, flag_of, override_names, place_of, run
-from mocker_replay.config import ReplayOptions
+from mocker_replay.cli.run import (
+    RUN_SETTINGS,
+    engine_overrides,
+    flag_of,
+    override_names,
+    place_of,
+    replay_options_of,
+    run,
+)
 from mocker_replay.errors import ConfigError, ExitCode, Fault, UsageError
 
 if TYPE_CHECKING:
@@ -121,11 +128,13 @@ def _settings(
     given: Mapping[str, Any],
 ) -> tuple[Sequence[Variant], Sequence[Gate], Replicates, Rules]:
     """What to run and how to judge it; all faults of the command line and of the variants are reported together."""
+    from mocker_replay.cli.timing_model import search_working_directory
     from mocker_replay.compare.run import Replicates
     from mocker_replay.compare.variants import read_variants
     from mocker_replay.report.compare_gates import read_gates
     from mocker_replay.report.compare_verdict import Rules
 
+    search_working_directory()  # a variant may name a policy of the user's
     faults = [*_number_faults(given), *_output_faults(given)]
     margin = _share(given["margin"])
     if margin is None:
@@ -154,7 +163,7 @@ def _shared(given: Mapping[str, Any], faults: list[Fault]) -> Shared:
     from mocker_replay.compare.variants import Shared
     from mocker_replay.config.loading import overridden, read_document
 
-    options = ReplayOptions(**{name: given[name] for name in ReplayOptions.__dataclass_fields__})
+    options = replay_options_of(given, faults)
     try:
         document, origin = read_document(given["engine_config"])
     except ConfigError as exc:

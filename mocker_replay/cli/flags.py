@@ -114,6 +114,25 @@ NumWorkers = Annotated[int, typer.Option(rich_help_panel=_LOAD, help="Identical 
 RouterMode = Annotated[
     str, typer.Option(metavar="round_robin|kv_router", rich_help_panel=_LOAD, help="Who places requests, and how.")
 ]
+PolicyFlag = Annotated[
+    str,
+    typer.Option(
+        "--policy",
+        "--scheduling-policy",
+        metavar="fcfs|sjf|lpm|priority|edf|MODULE:CLASS",
+        rich_help_panel=_LOAD,
+        help="Order of the waiting queue, victims, vetoes, budgets, placement: docs/policies.md.",
+    ),
+]
+PolicyOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--policy-option",
+        metavar="KEY=VALUE",
+        rich_help_panel=_LOAD,
+        help="Argument of the policy; may be given again.",
+    ),
+]
 KvEventLagMs = Annotated[float | None, typer.Option(rich_help_panel=_LOAD, help="Delay of the kv_router's view.")]
 ReplayConcurrency = Annotated[
     int | None, typer.Option(rich_help_panel=_LOAD, help="Closed loop: sessions at a time; timestamps are ignored.")

@@ -14,6 +14,7 @@ import typer
 
 from mocker_replay.cli import flags
 from mocker_replay.cli.console import summary_console
+from mocker_replay.cli.policy import OPTION_FLAG, policy_options_of, require_policy
 from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions, load_engine_config
 from mocker_replay.config.options import MODES
 from mocker_replay.config.origin import nearest
@@ -34,7 +35,7 @@ _ENGINE_FLAGS = (
 _OPTION_FLAGS = (
     "num_workers", "router_mode", "kv_event_lag_ms", "replay_concurrency", "arrival_speedup_ratio", "max_sim_time_ms",
     "trace_format", "trace_block_size", "timestamp_unit", "missing_timestamps", "surplus_hash_ids", "missing_hash_ids",
-    "sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms",
+    "sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms", "policy", "policy_option",
 )  # fmt: skip
 RUN_SETTINGS = ("engine_config", *_ENGINE_FLAGS, *_OPTION_FLAGS)
 
@@ -67,6 +68,8 @@ def run(
     reader_delay_ms: flags.ReaderDelayMs = None,
     num_workers: flags.NumWorkers = 1,
     router_mode: flags.RouterMode = "round_robin",
+    policy: flags.PolicyFlag = "fcfs",
+    policy_option: flags.PolicyOptions = None,
     kv_event_lag_ms: flags.KvEventLagMs = None,
     replay_concurrency: flags.ReplayConcurrency = None,
     arrival_speedup_ratio: flags.ArrivalSpeedupRatio = 1.0,
@@ -143,16 +146,12 @@ def run_settings(trace: str, given: Mapping[str, Any]) -> tuple[EngineConfig, Re
     """Engine and run settings; all faults of the command line are reported together."""
     faults = list(_output_faults(trace, given))
     config = EngineConfig()
-    options = ReplayOptions(**{name: given[name] for name in ReplayOptions.__dataclass_fields__})
     overrides = engine_overrides(given, faults)
     try:
         config = _engine_settings(given["engine_config"], overrides)
     except ConfigError as exc:
         faults += exc.faults
-    try:
-        options.validate(flag_of)
-    except UsageError as exc:
-        faults += exc.faults
+    options = _replay_options(given, faults)
     realtime = None
     try:
         realtime = _realtime_settings(given)
@@ -176,6 +175,30 @@ def engine_overrides(given: Mapping[str, Any], faults: list[Fault]) -> dict[str,
 def override_names() -> dict[str, str]:
     """How each key that a flag sets is called in an error message."""
     return {_KEY_OF_FLAG.get(flag, flag): flag_of(flag) for flag in _ENGINE_FLAGS}
+
+
+def replay_options_of(given: Mapping[str, Any], faults: list[Fault]) -> ReplayOptions:
+    """Settings of the run as the flags say, not yet looked at."""
+    names = [name for name in ReplayOptions.__dataclass_fields__ if name != "policy_options"]
+    values = {name: given[name] for name in names} | {"policy_options": {}}
+    try:
+        values["policy_options"] = policy_options_of(given["policy_option"] or ())
+    except UsageError as exc:
+        faults += exc.faults
+    return ReplayOptions(**values)
+
+
+def _replay_options(given: Mapping[str, Any], faults: list[Fault]) -> ReplayOptions:
+    """Settings of the run; what is wrong with them is added to `faults`."""
+    known = len(faults)
+    options = replay_options_of(given, faults)
+    try:
+        options.validate(flag_of)
+        if len(faults) == known:
+            require_policy(options)
+    except UsageError as exc:
+        faults += exc.faults
+    return options
 
 
 def _realtime_settings(given: Mapping[str, Any]) -> RealtimeOptions | None:
@@ -249,4 +272,4 @@ def place_of(path: str) -> str:
 
 def flag_of(field: str) -> str:
     """The flag that sets a field."""
-    return "--" + field.replace("_", "-")
+    return OPTION_FLAG if field == "policy_options" else "--" + field.replace("_", "-")

@@ -18,10 +18,12 @@ from mocker_replay.config import EngineConfig, ReplayOptions
 from mocker_replay.config.loading import engine_config_of, overlaid, read_document
 from mocker_replay.config.origin import Origin, nearest, show
 from mocker_replay.errors import ConfigError, Fault, UsageError
+from mocker_replay.policies import load_policy
 
 FLAG: Final = "--variant"
 # Keys of a variant's document besides those of an engine configuration.
-_KEYS: Final = ("name", "policy", "policy_options", "options")
+_POLICY: Final = ("policy", "policy_options")
+_KEYS: Final = ("name", *_POLICY, "options")
 # Settings of a run that are no matter of a variant: a comparison is of accelerated runs, which take no samples.
 _NOT_OF_A_VARIANT: Final = ("mode", "telemetry_sample_interval_ms")
 _GOALS: Final = ("sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms")
@@ -145,7 +147,7 @@ def _options(own: Mapping[str, Any], shared: Shared, origin: Origin, faults: lis
         given = {}
     places = {name: f"options.{name}" for name in given}
     values = dict(given)
-    for name in ("policy", "policy_options"):
+    for name in _POLICY:
         if name in own:
             if name in values:
                 faults.append(origin.fault(name, own[name], f"given twice, also as options.{name}"))
@@ -154,12 +156,18 @@ def _options(own: Mapping[str, Any], shared: Shared, origin: Origin, faults: lis
         near = nearest(name, known)
         meant = f"; did you mean {near}?" if near else f"; known are {', '.join(known)}"
         faults.append(origin.fault(places[name], values.pop(name), f"unknown setting{meant}"))
+    if "policy" in values:
+        values.setdefault("policy_options", {})  # those of another policy are not for this one
     options = dataclasses.replace(shared.options, **values)
     try:
         options.validate()
+        where = [f"{origin.name}: {places[name]}" if name in places else shared.name_of(name) for name in _POLICY]
+        load_policy(options.policy, options.policy_options, where=where[0], where_options=where[1])
     except UsageError as exc:
         for fault in exc.faults:
-            if fault.file in places:
+            if fault.file not in ReplayOptions.__dataclass_fields__:
+                faults.append(fault)  # of the policy, which knows where it was named
+            elif fault.file in places:
                 place = places[fault.file]
                 faults.append(Fault(origin.name, origin.lines.get(place, 0), place, fault.value, fault.rule))
             else:

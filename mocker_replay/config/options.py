@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -68,6 +68,8 @@ class ReplayOptions:
     sla_itl_ms: float | None = None
     sla_e2e_ms: float | None = None
     telemetry_sample_interval_ms: float = 1000.0
+    policy: str = "fcfs"  # built in, MODULE:CLASS or an entry point; see mocker_replay.policies
+    policy_options: Mapping[str, object] = dataclasses.field(default_factory=dict)  # arguments of its class
 
     @property
     def effective_trace_block_size(self) -> int:
@@ -100,6 +102,7 @@ class ReplayOptions:
         yield from self._choices()
         yield from self._counts()
         yield from self._numbers()
+        yield from self._policy()
         if "kv_event_lag_ms" not in faulty and self.kv_event_lag_ms is not None and self.router_mode == "round_robin":
             yield "kv_event_lag_ms", "is only of use with router_mode kv_router"
         if self.sla_e2e_ms is not None and (self.sla_ttft_ms is not None or self.sla_itl_ms is not None):
@@ -113,6 +116,15 @@ class ReplayOptions:
                 yield field, f"must be one of {', '.join(known)}" + (f"; did you mean {near}?" if near else "")
             elif value not in built:
                 yield field, f"not built yet; this version knows {', '.join(built)}"
+
+    def _policy(self) -> Iterator[tuple[str, str]]:
+        if not isinstance(self.policy, str) or not self.policy:
+            yield "policy", "must be the name of a policy"
+        options = self.policy_options
+        if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
+            yield "policy_options", "must be a mapping of names to values"
+        elif not all(value is None or isinstance(value, str | int | float | bool) for value in options.values()):
+            yield "policy_options", "every value must be a text, a number, true, false or null"
 
     def _counts(self) -> Iterator[tuple[str, str]]:
         for field in ("num_workers", "replay_concurrency", "trace_block_size"):

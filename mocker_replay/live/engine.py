@@ -11,10 +11,10 @@ import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Union
 
 from mocker_replay.config import EngineConfig, load_engine_config
-from mocker_replay.errors import ConfigError
+from mocker_replay.errors import ConfigError, UsageError
 from mocker_replay.events import Want
 from mocker_replay.live.errors import LiveError
 from mocker_replay.live.group import Group
@@ -23,6 +23,7 @@ from mocker_replay.live.operations import Submission
 from mocker_replay.live.rank import Rank, RankConfig
 from mocker_replay.live.request import GenerateRequest
 from mocker_replay.live.stream import Registration, RequestStream
+from mocker_replay.policies import FCFS, Policy, load_policy, ready
 from mocker_replay.shells.clock import Clock
 from mocker_replay.shells.handle import spawn
 from mocker_replay.shells.readings import CLOCK_NAMES, ClockName, Measured, Nominal, Readings
@@ -31,8 +32,10 @@ from mocker_replay.shells.tokens import CancelToken, Watch, call_on
 
 if TYPE_CHECKING:  # the core is loaded with the first engine
     from mocker_replay._core.driver import Machine
+    from mocker_replay._core.policy import SchedulingPolicy
 
 ConfigSource = EngineConfig | Mapping[str, object] | None
+PolicySource = Union[str, Policy, "SchedulingPolicy"]
 
 
 class Attachments(NamedTuple):
@@ -70,6 +73,7 @@ class LiveEngine:
         rank: RankConfig | None = None,
         *,
         clock: ClockName = "measured",
+        policy: PolicySource = FCFS,
     ) -> LiveEngine:
         """Start an engine of one rank in the running loop.
 
@@ -77,6 +81,7 @@ class LiveEngine:
             config: engine configuration, as EngineConfig or as the reference's mapping.
             rank: publishers, buffering and options of the rank.
             clock: "measured" reads the clock at each step; "nominal" takes every stimulus for punctual.
+            policy: who goes first, who is preempted, who may enter: a name or an object, see `mocker_replay.policies`.
 
         Raises:
             LiveError: no loop is running, the arguments are refused, or the engine has more than one rank.
@@ -87,11 +92,16 @@ class LiveEngine:
                 f"LiveEngine.start is for one rank (got dp_size {engine.dp_size}, dp_rank {dp_rank}); "
                 f"use LiveEngine.start_grouped"
             )
-        return cls._start_all(engine, [rank or RankConfig()], clock)[0]
+        return cls._start_all(engine, [rank or RankConfig()], clock, policy)[0]
 
     @classmethod
     def start_grouped(
-        cls, config: ConfigSource, ranks: Sequence[RankConfig], *, clock: ClockName = "measured"
+        cls,
+        config: ConfigSource,
+        ranks: Sequence[RankConfig],
+        *,
+        clock: ClockName = "measured",
+        policy: PolicySource = FCFS,
     ) -> tuple[LiveEngine, ...]:
         """Start an engine of `dp_size` attention-DP ranks behind one driver: one LiveEngine a rank.
 
@@ -101,10 +111,12 @@ class LiveEngine:
         engine = _normalised(config, "LiveEngine.start_grouped")
         if len(ranks) != engine.dp_size:
             raise LiveError(f"one rank config a rank is needed: expected {engine.dp_size}, got {len(ranks)}")
-        return cls._start_all(engine, ranks, clock)
+        return cls._start_all(engine, ranks, clock, policy)
 
     @classmethod
-    def _start_all(cls, engine: EngineConfig, ranks: Sequence[RankConfig], clock: str) -> tuple[LiveEngine, ...]:
+    def _start_all(
+        cls, engine: EngineConfig, ranks: Sequence[RankConfig], clock: str, policy: PolicySource
+    ) -> tuple[LiveEngine, ...]:
         if clock not in CLOCK_NAMES:
             raise LiveError(f"clock must be one of {', '.join(CLOCK_NAMES)} (got {clock!r})")
         readings: Readings = Nominal() if clock == "nominal" else Measured()
@@ -113,13 +125,17 @@ class LiveEngine:
             readings=readings, control_capacity=capacity, event_capacity=max(capacity, 4 * engine.dp_size, 64)
         )
         try:
-            return cls.start_attached(engine, ranks, around)
+            return cls.start_attached(engine, ranks, around, _scheduling(policy))
         except ConfigError as exc:  # a file that a key names
             raise LiveError(f"invalid engine arguments: {exc}") from exc
 
     @classmethod
     def start_attached(
-        cls, engine: EngineConfig, ranks: Sequence[RankConfig], around: Attachments
+        cls,
+        engine: EngineConfig,
+        ranks: Sequence[RankConfig],
+        around: Attachments,
+        policy: SchedulingPolicy | None = None,
     ) -> tuple[LiveEngine, ...]:
         """Start all ranks of an engine with a clock, lanes and an observer of the caller's choice."""
         from mocker_replay._core.event_buffer import EventBuffer
@@ -135,6 +151,7 @@ class LiveEngine:
         machine = build_machine(
             engine, EventBuffer(), worker=0, trace_block_size=engine.block_size, want=want,
             block_tokens=group.plans.packed if group.plans.wanted else None, asks_prompt_tokens=group.plans.wanted,
+            policy=policy,
         )  # fmt: skip
         return cls.start_over(machine, ranks, group, around, total_blocks=engine.num_gpu_blocks)
 
@@ -262,6 +279,16 @@ class LiveEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.shutdown()
+
+
+def _scheduling(policy: PolicySource) -> SchedulingPolicy | None:
+    try:
+        loaded = load_policy(policy, {}) if isinstance(policy, str) else ready(policy)
+    except UsageError as exc:
+        raise LiveError(str(exc)) from exc
+    if loaded.scheduling is None and not loaded.is_fcfs:
+        raise LiveError(f"policy {loaded.name} only places requests, and a live engine is one place")
+    return loaded.scheduling
 
 
 def _normalised(config: ConfigSource, entry: str) -> EngineConfig:

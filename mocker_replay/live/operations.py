@@ -14,7 +14,7 @@ from typing import Protocol
 
 from mocker_replay.events import CommandResult
 from mocker_replay.live.errors import LiveError, NotRunning
-from mocker_replay.live.request import Prompt
+from mocker_replay.live.request import Asked
 from mocker_replay.live.route import CancelResult, Route, Routes
 from mocker_replay.shells.published import Published
 from mocker_replay.shells.tokens import resolve
@@ -36,7 +36,7 @@ class Scheduler(Protocol):
     @property
     def running(self) -> bool: ...
 
-    def send_submit(self, route: Route, prompt: Prompt, output_tokens: int, on_result: SendResult) -> None: ...
+    def send_submit(self, route: Route, asked: Asked, on_result: SendResult) -> None: ...
 
     def send_cancel(self, route: Route, on_result: SendResult) -> None: ...
 
@@ -86,9 +86,9 @@ class Submission(Operation):
         self._rank = rank
         self._route = route
 
-    def start(self, prompt: Prompt, output_tokens: int) -> None:
+    def start(self, asked: Asked) -> None:
         """Put the command on its way."""
-        self._rank.send_submit(self._route, prompt, output_tokens, self._answered)
+        self._rank.send_submit(self._route, asked, self._answered)
 
     def _answered(self, event: Published | None, text: str) -> None:
         client_id = self._route.client_id

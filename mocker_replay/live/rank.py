@@ -18,6 +18,7 @@ from mocker_replay.live.metrics import EngineMetrics, ForwardPassPublisher, KvPu
 from mocker_replay.live.operations import Cancellation, SendResult, Submission
 from mocker_replay.live.request import (
     Admission,
+    Asked,
     GenerateRequest,
     OutputSignal,
     Prompt,
@@ -25,6 +26,7 @@ from mocker_replay.live.request import (
     TokenPlan,
     checked_count,
     prompt_of,
+    terms_of,
 )  # fmt: skip
 from mocker_replay.live.route import Delivery, Route, Routes
 from mocker_replay.live.stream import Registration, RequestStream, start_cancellation
@@ -131,9 +133,15 @@ class Rank:
     # -- requests -----------------------------------------------------------------------------------
 
     def prepare(
-        self, request: GenerateRequest, *, scheduler_id: int | None = None, prompt: Prompt | None = None
+        self,
+        request: GenerateRequest,
+        *,
+        scheduler_id: int | None = None,
+        prompt: Prompt | None = None,
+        times: tuple[float, float] | None = None,
     ) -> tuple[Registration, RequestStream]:
-        """Register a request; see `LiveEngine.prepare`. A replay names the request and knows its blocks."""
+        """Register a request; see `LiveEngine.prepare`. A replay names the request, and knows its blocks and times
+        (arrival, and when the answer is wanted [ms])."""
         self.require_loop()
         if (error := self.not_running()) is not None:
             raise error
@@ -142,6 +150,8 @@ class Rank:
             raise LiveError("a request needs at least one output token")
         if prompt is None:
             prompt = prompt_of(request, self.group.trace_block_size)
+        arrival_ms, deadline_ms = times or (self.group.wall_ms(), None)
+        terms = terms_of(request, arrival_ms, deadline_ms)
         client_id = request.client_id or uuid.uuid4()
         plan = TokenPlan(request.planned_tokens(), client_id)
         number = self.group.new_scheduler_id() if scheduler_id is None else scheduler_id
@@ -153,19 +163,20 @@ class Rank:
         if (error := self.not_running()) is not None:
             self.close_route(route)
             raise error
-        return Registration(self, route, prompt, output_tokens), RequestStream(self, route, queue)
+        return Registration(self, route, Asked(prompt, output_tokens, terms)), RequestStream(self, route, queue)
 
     def submit(self, registration: Registration) -> Submission:
         """Start to submit a prepared request."""
-        route, prompt, output_tokens = registration.consume(self)
+        route, asked = registration.consume(self)
         submission = Submission(self, route)
-        submission.start(prompt, output_tokens)
+        submission.start(asked)
         return submission
 
-    def send_submit(self, route: Route, prompt: Prompt, output_tokens: int, on_result: SendResult) -> None:
+    def send_submit(self, route: Route, asked: Asked, on_result: SendResult) -> None:
         """Put a submission on the command lane."""
         from mocker_replay._core.lanes import Command
 
+        prompt, output_tokens, terms = asked
         self.group.plans.add(route.scheduler_id, route.plan, prompt)
 
         def on_sent(event: Published | None, text: str) -> None:
@@ -175,7 +186,16 @@ class Rank:
 
         self.group.send(
             lambda number: Command(
-                number, "submit", route.scheduler_id, self.dp_rank, prompt.input_tokens, output_tokens, prompt.hash_ids
+                number,
+                "submit",
+                route.scheduler_id,
+                self.dp_rank,
+                prompt.input_tokens,
+                output_tokens,
+                prompt.hash_ids,
+                priority=terms.priority,
+                arrival_ms=terms.arrival_ms,
+                deadline_ms=terms.deadline_ms,
             ),
             on_sent,
         )

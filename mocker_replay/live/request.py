@@ -6,6 +6,7 @@ sections 2, 3 and 5.
 
 from __future__ import annotations
 
+import math
 import operator
 import struct
 import uuid
@@ -33,6 +34,8 @@ class GenerateRequest:
     max_output_tokens: int = 1  # [tokens]
     output_ids: Sequence[int] | None = None  # planned output tokens; their number is the output length
     client_id: uuid.UUID | None = None  # the caller's name for it; a fresh one where none is given
+    priority: int = 0  # for the policy; lower goes first
+    deadline_ms: float = math.inf  # for the policy: when the answer is wanted, from now on
 
     @property
     def effective_output_tokens(self) -> int:
@@ -61,6 +64,44 @@ class Prompt(NamedTuple):
             return self.tokens[4 * first : 4 * stop]
         ids = [self.hash_ids[at // trace_block_size] % 2**32 for at in range(first, stop)]
         return struct.pack(f"<{len(ids)}I", *ids)
+
+
+class Terms(NamedTuple):
+    """What a policy may know of a request besides its lengths."""
+
+    priority: int
+    arrival_ms: float  # since the engine's start
+    deadline_ms: float  # the same; inf if nobody said
+
+
+class Asked(NamedTuple):
+    """What a submission brings to the scheduler."""
+
+    prompt: Prompt
+    output_tokens: int
+    terms: Terms
+
+
+def terms_of(request: GenerateRequest, arrival_ms: float, deadline_ms: float | None) -> Terms:
+    """Terms of a request that arrives at `arrival_ms`.
+
+    Args:
+        deadline_ms: when the answer is wanted, since the engine's start; None: as the request says.
+
+    Raises:
+        LiveError: a priority or a deadline that is none.
+    """
+    try:
+        priority = operator.index(request.priority)
+    except TypeError:
+        raise LiveError(f"priority must be an integer (got {request.priority!r})") from None
+    if not -(2**63) <= priority < 2**63:
+        raise LiveError(f"priority must be a signed 64-bit integer (got {priority})")
+    if deadline_ms is None:
+        if not isinstance(request.deadline_ms, int | float) or not request.deadline_ms >= 0.0:
+            raise LiveError(f"deadline_ms must be a number of at least 0 (got {request.deadline_ms!r})")
+        deadline_ms = arrival_ms + request.deadline_ms
+    return Terms(priority, arrival_ms, deadline_ms)
 
 
 def prompt_of(request: GenerateRequest, trace_block_size: int) -> Prompt:

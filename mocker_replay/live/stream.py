@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from mocker_replay.live.errors import LiveError
 from mocker_replay.live.operations import Cancellation
-from mocker_replay.live.request import Prompt, Signal
+from mocker_replay.live.request import Asked, Signal
 from mocker_replay.live.route import Route, RouteState
 from mocker_replay.shells.lanes import BoundedLane, LaneClosed
 from mocker_replay.shells.tokens import call_on
@@ -118,12 +118,11 @@ class Registration:
     Unused it must be dropped, by `drop` or by losing the last reference; the paired stream ends then.
     """
 
-    def __init__(self, rank: Rank, route: Route, prompt: Prompt, output_tokens: int) -> None:
+    def __init__(self, rank: Rank, route: Route, asked: Asked) -> None:
         self.client_id: uuid.UUID = route.client_id
         self._rank = rank
         self._route = route
-        self._prompt = prompt
-        self._output_tokens = output_tokens
+        self._asked = asked
         self._finalizer = weakref.finalize(self, call_on, rank.loop, lambda: rank.close_route(route))
         self._finalizer.atexit = False
 
@@ -132,7 +131,7 @@ class Registration:
         if self._finalizer.detach() is not None:
             self._rank.close_route(self._route)
 
-    def consume(self, rank: Rank) -> tuple[Route, Prompt, int]:
+    def consume(self, rank: Rank) -> tuple[Route, Asked]:
         """Use the right; it is gone afterwards, also where this raises.
 
         Raises:
@@ -150,7 +149,7 @@ class Registration:
         if error is not None:
             self._rank.close_route(self._route)
             raise error
-        return self._route, self._prompt, self._output_tokens
+        return self._route, self._asked
 
 
 def start_cancellation(rank: Rank, route: Route, *, explicit: bool) -> Cancellation:

@@ -13,7 +13,7 @@ from mocker_replay._core.event_buffer import EventBuffer
 from mocker_replay.events import EventKind
 
 _INTEGERS = ("worker", "rank", "request", "a", "b", "c", "d", "e", "f")
-_WITH_PAYLOAD = {EventKind.PREEMPTION, EventKind.FPM, EventKind.KV_STORED, EventKind.KV_REMOVED}
+_WITH_PAYLOAD = {EventKind.PREEMPTION, EventKind.FPM, EventKind.KV_STORED, EventKind.KV_REMOVED, EventKind.DECISION}
 
 
 def append_records(out: EventBuffer, records: npt.NDArray[Any], *, t_ms: float | None = None) -> None:

@@ -39,6 +39,7 @@ class EventLogWriter:
         header: Mapping[str, Any],
         num_workers: int = 1,
         dp_size: int = 1,
+        with_terms: bool = False,
     ) -> None:
         """Open the log and write its header.
 
@@ -49,12 +50,13 @@ class EventLogWriter:
                 only.
             num_workers: workers of the run.
             dp_size: attention-DP ranks of a worker.
+            with_terms: arrivals tell their priority and deadline; a policy may have asked for them.
 
         Raises:
             OutputError: the target cannot be written.
             ValueError: unknown level, or a header without one of its keys.
         """
-        self._encoder = LogEncoder(level, num_workers, dp_size)
+        self._encoder = LogEncoder(level, num_workers, dp_size, with_terms)
         first_line = _header_line(self._encoder.level, header)
         self._digest = EventDigest()
         self._output: Output | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mocker_replay.config import EngineConfig, ReplayOptions
+from mocker_replay.policies import LoadedPolicy
 from mocker_replay.replay.books import RunBooks, Stopped
 from mocker_replay.replay.interrupt import InterruptFlag
 from mocker_replay.replay.sinks import Sinks
@@ -32,9 +33,10 @@ class AcceleratedRun(RunBooks):
         facts: TraceFacts,
         source: TraceSource,
         sinks: Sinks,
+        policy: LoadedPolicy,
         progress: Progress | None,
     ) -> None:
-        super().__init__(engine, options, facts, source, sinks)
+        super().__init__(engine, options, facts, source, sinks, policy)
         self._progress = progress
         self._progress_ns = monotonic_ns()
         self._max_records = _RECORDS_PER_TURN_CALLBACK if engine.timing_model.type == "callback" else _RECORDS_PER_TURN
@@ -72,6 +74,13 @@ class AcceleratedRun(RunBooks):
             raise Stopped(exc) from exc
 
     def _place(self) -> None:
+        if self.placement is not None:
+            try:
+                worker, rank, reason = self.placement.choose(self.fleet)
+                self.fleet.place_next(worker, rank, reason)
+            except Exception as exc:  # the policy is the user's
+                raise Stopped(exc) from exc
+            return
         assert self.router is not None
         placement = self.router.choose(self.fleet.now_ms, *self.fleet.next_arrival())
         self.fleet.place_next(placement.worker, placement.rank)

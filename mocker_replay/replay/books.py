@@ -14,9 +14,11 @@ from mocker_replay._core.collector import Collector
 from mocker_replay._core.fleet import Fleet
 from mocker_replay.config import EngineConfig, ReplayOptions
 from mocker_replay.errors import ExitCode, InvariantError
-from mocker_replay.events import Want
+from mocker_replay.events import Decision, Want
+from mocker_replay.policies import LoadedPolicy
 from mocker_replay.replay.build import build_fleet
 from mocker_replay.replay.interrupt import InterruptFlag
+from mocker_replay.replay.placement import PolicyPlacement
 from mocker_replay.replay.result import ReplayResult
 from mocker_replay.replay.router import KvRouter
 from mocker_replay.replay.sinks import Sinks
@@ -39,6 +41,7 @@ class RunBooks:
     """Workload, fleet and consumers of one run; a subclass moves the fleet.
 
     Args:
+        policy: who decides where the engine leaves a choice.
         want: records wanted besides those of the outputs. external: the subclass moves the machines itself.
     """
 
@@ -49,6 +52,7 @@ class RunBooks:
         facts: TraceFacts,
         source: TraceSource,
         sinks: Sinks,
+        policy: LoadedPolicy,
         *,
         want: int = 0,
         external: bool = False,
@@ -57,10 +61,14 @@ class RunBooks:
         self.options = options
         self.facts = facts
         self.sinks = sinks
+        self.policy = policy
         self.failure: Exception | None = None  # why the machines could not go on
         self.until_ms = math.inf if options.max_sim_time_ms is None else options.max_sim_time_ms
         self.collector = Collector(options.num_workers, engine.dp_size)
         self.router = _router(engine, options, facts)
+        self.placement: PolicyPlacement | None = None
+        if policy.placing is not None:
+            self.placement = PolicyPlacement(policy.placing, options.num_workers, engine.dp_size, engine.num_gpu_blocks)
         wants_kv = sinks.wants_kv or self.router is not None
         self.workload: Workload = open_workload(
             source.batches(),
@@ -76,9 +84,10 @@ class RunBooks:
             want=want | sinks.wants | (Want.KV if wants_kv else 0),
             telemetry=sinks.wants_samples,
             wake_on_end=self.workload.wakes,
-            external_placement=self.router is not None,
+            external_placement=self.router is not None or self.placement is not None,
             external=external,
             block_tokens=sinks.block_tokens if wants_kv else None,
+            policy=policy.scheduling,
         )
 
     def loop(self, interrupt: InterruptFlag) -> bool:
@@ -140,7 +149,7 @@ class RunBooks:
         cut = not complete or self.failure is not None
         facts = self._run_facts(wall_time_ms, cut=cut, interrupted=interrupted)
         result = ReplayResult(
-            summary=summarize(self.collector, facts) | self.extra_summary(),
+            summary=summarize(self.collector, facts) | self._policy_summary() | self.extra_summary(),
             columns=columns,
             facts=facts,
             telemetry=self.sinks.telemetry_result(),
@@ -150,12 +159,21 @@ class RunBooks:
         self.sinks.finish(result, stopped=self.failure is not None, wall=self.last_wall())
         return result
 
+    def _policy_summary(self) -> dict[str, Any]:
+        """What the policy decided otherwise than first come, first served; nothing where there is none."""
+        if self.policy.is_fcfs:
+            return {}
+        counts = self.collector.decisions()
+        return {"policy": self.policy.name, "policy_decisions": {kind.name.lower(): counts[kind] for kind in Decision}}
+
     def consume(self) -> None:
         """Hand the records to everybody who reads them, and forget them."""
         self.collector.consume(self.fleet.out)
         self.sinks.consume(self.fleet.out)
         if self.router is not None:
             self.router.consume(self.fleet.out)
+        if self.placement is not None:
+            self.placement.consume(self.fleet.out)
         self.fleet.clear_events()
 
     def standing(self) -> str:

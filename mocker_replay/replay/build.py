@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mocker_replay._core.event_buffer import EventBuffer
 from mocker_replay._core.fleet import Fleet
+from mocker_replay._core.policy import SchedulingPolicy
 from mocker_replay.config import EngineConfig
 from mocker_replay.engines import BlockTokens, build_machine, build_timing
 
@@ -19,6 +20,7 @@ def build_fleet(
     external_placement: bool = False,
     external: bool = False,
     block_tokens: BlockTokens | None = None,
+    policy: SchedulingPolicy | None = None,
 ) -> Fleet:
     """Machines of one replay, all publishing into one event buffer.
 
@@ -26,6 +28,7 @@ def build_fleet(
         want: optional records somebody reads (`Want` bits of the event buffer).
         external: the caller's own shells move the machines.
         block_tokens: generated tokens for the hashes of cache events; needed with WANT_KV.
+        policy: asked by all ranks; None is first come, first served.
 
     Raises:
         ConfigError: not supported, or a profile that cannot be read.
@@ -36,7 +39,7 @@ def build_fleet(
     machines = [
         build_machine(
             config, out, worker=worker, trace_block_size=trace_block_size, want=want, timing=timing,
-            block_tokens=block_tokens,
+            block_tokens=block_tokens, policy=policy,
         )
         for worker in range(num_workers)
     ]  # fmt: skip

@@ -27,6 +27,7 @@ from mocker_replay.live.rank import Rank, RankConfig
 from mocker_replay.live.request import GenerateRequest, Prompt, Signal
 from mocker_replay.live.stream import RequestStream
 from mocker_replay.log.wall import WallRecorder
+from mocker_replay.policies import LoadedPolicy
 from mocker_replay.replay.books import RunBooks, Stopped
 from mocker_replay.replay.interrupt import InterruptFlag, abandon
 from mocker_replay.replay.realtime_view import Views, Watch
@@ -58,11 +59,12 @@ class RealtimeRun(RunBooks):
         facts: TraceFacts,
         source: TraceSource,
         sinks: Sinks,
+        policy: LoadedPolicy,
         realtime: RealtimeOptions,
         watch: Watch | None,
         observe: Observe | None = None,
     ) -> None:
-        super().__init__(engine, options, facts, source, sinks, want=Want.TOKENS, external=True)
+        super().__init__(engine, options, facts, source, sinks, policy, want=Want.TOKENS, external=True)
         self.realtime = realtime
         self.punctuality = Punctuality()
         self._watch = watch
@@ -271,11 +273,7 @@ class RealtimeRun(RunBooks):
 
     def _hand_over(self, at_ms: float) -> None:
         """The row that is due arrives, and its client submits it."""
-        worker, dp_rank = -1, -1
-        if self.router is not None:
-            placement = self.router.choose(self.fleet.now_ms, *self.fleet.next_arrival())
-            worker, dp_rank = placement.worker, placement.rank
-        handed = self.fleet.take_next(worker, dp_rank, at_ms)
+        handed = self._taken(at_ms)
         wall_ms = self._wall_ms()
         self.punctuality.arrived(handed.due_ms, wall_ms)
         self._recorder.arrival(handed.due_ms, handed.hash_ids)
@@ -289,6 +287,22 @@ class RealtimeRun(RunBooks):
         client.add_done_callback(self._clients.discard)
         client.add_done_callback(self._task_ended)
 
+    def _taken(self, at_ms: float) -> Handed:
+        worker, dp_rank, reason = self._place()
+        return self.fleet.take_next(worker, dp_rank, at_ms, reason=reason)
+
+    def _place(self) -> tuple[int, int, bytes | None]:
+        """Worker, rank and reason for the row that is due; (-1, -1) leaves it to round robin."""
+        if self.placement is not None:
+            try:
+                return self.placement.choose(self.fleet)
+            except Exception as exc:  # the policy is the user's
+                raise Stopped(exc) from exc
+        if self.router is not None:
+            chosen = self.router.choose(self.fleet.now_ms, *self.fleet.next_arrival())
+            return chosen.worker, chosen.rank, None
+        return -1, -1, None
+
     def _submit(self, rank: Rank, handed: Handed) -> tuple[RequestStream, Submission]:
         name = self.sinks.name_of(handed.request)
         client_id = stable_request_uuid(_NAME_SEED, name)
@@ -296,9 +310,12 @@ class RealtimeRun(RunBooks):
             # Two rows of one name may be in flight; their clients are two.
             name += f"#{handed.request}"
             client_id = stable_request_uuid(_NAME_SEED, name)
-        request = GenerateRequest(max_output_tokens=handed.output_tokens, client_id=client_id)
+        request = GenerateRequest(max_output_tokens=handed.output_tokens, client_id=client_id, priority=handed.priority)
         registration, stream = rank.prepare(
-            request, scheduler_id=handed.request, prompt=Prompt(handed.input_tokens, handed.hash_ids)
+            request,
+            scheduler_id=handed.request,
+            prompt=Prompt(handed.input_tokens, handed.hash_ids),
+            times=(handed.arrival_ms, handed.deadline_ms),
         )
         return stream, rank.submit(registration)
 
@@ -358,6 +375,8 @@ class RealtimeRun(RunBooks):
             self._recorder.clear()
         if self.router is not None:
             self.router.consume(events)
+        if self.placement is not None:
+            self.placement.consume(events)
 
     def _start_watcher(self) -> asyncio.Task[None] | None:
         if self._watch is None:

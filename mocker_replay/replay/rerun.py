@@ -68,7 +68,9 @@ class _Rerun:
         self._log = log
         self._header = read_header(log, timing_model)
         self._num_workers, dp_size = self._header.num_workers, self._header.config.dp_size
-        self._encoder = LogEncoder(self._header.level, self._num_workers, dp_size)
+        policy = self._header.policy
+        with_terms = not policy.is_fcfs
+        self._encoder = LogEncoder(self._header.level, self._num_workers, dp_size, with_terms)
         wants_kv = self._header.level == EventLevel.KV
         self._fleet = build_fleet(
             self._header.config,
@@ -78,6 +80,7 @@ class _Rerun:
             telemetry=False,
             wake_on_end=False,
             block_tokens=self._block_tokens if wants_kv else None,
+            policy=policy.scheduling,
         )
         self._names: dict[int, str] | None = {} if wants_kv else None  # by row, for the hashes of generated blocks
         self._script = Script(self._num_workers, dp_size, self._header.num_rows)
@@ -180,7 +183,8 @@ class _Rerun:
         command = arrived.command
         self._fleet.out.append_record(
             EventKind.ARRIVAL, arrived.t_ms, arrived.worker, command.rank, arrived.row,
-            a=command.n_in, b=command.n_out, c=arrived.session, d=arrived.turn,
+            a=command.n_in, b=command.n_out, c=arrived.session, d=arrived.turn, e=command.priority,
+            x=arrived.deadline_after_ms,
         )  # fmt: skip
         self._encode()
 

@@ -11,6 +11,7 @@ from mocker_replay.config import EngineConfig, TimingCallable
 from mocker_replay.errors import UsageError
 from mocker_replay.events import EventLevel
 from mocker_replay.log.reader import EventLogReader, LogError
+from mocker_replay.policies import FCFS, LoadedPolicy, load_policy
 from mocker_replay.replay.recorded_config import recorded_config
 
 _MAX_RANKS = 65_536  # far beyond any run; each rank costs memory before the first request
@@ -27,6 +28,7 @@ class RecordedRun:
     num_workers: int
     num_rows: int  # of the trace
     trace_block_size: int  # tokens a hash id stands for
+    policy: LoadedPolicy
 
 
 def read_header(log: EventLogReader, timing_model: TimingCallable | None = None) -> RecordedRun:
@@ -37,7 +39,7 @@ def read_header(log: EventLogReader, timing_model: TimingCallable | None = None)
 
     Raises:
         LogError: a header that lacks something.
-        UsageError: a log without readings, or a timing model that cannot be had.
+        UsageError: a log without readings, or a timing model or policy that cannot be had.
         ConfigError: a configuration that this version does not run.
     """
     wall = log.header.get("wall")
@@ -57,7 +59,19 @@ def read_header(log: EventLogReader, timing_model: TimingCallable | None = None)
         num_workers=_whole(log, "options", "num_workers", _MAX_RANKS // config.dp_size),
         num_rows=_whole(log, "trace", "rows", _MAX_ROWS),
         trace_block_size=_whole(log, "trace", "trace_block_size", _MAX_ROWS),
+        policy=_policy(log),
     )
+
+
+def _policy(log: EventLogReader) -> LoadedPolicy:
+    """The policy of the run; logs of before there were any name none."""
+    options = log.header.get("options")
+    named = options if isinstance(options, dict) else {}
+    name, given = named.get("policy", FCFS), named.get("policy_options", {})
+    if not isinstance(name, str) or not isinstance(given, dict):
+        raise _refuse(log, "options.policy", name, "must be the name of a policy with its options")
+    place = f"{log.name}:1: options"
+    return load_policy(name, given, where=f"{place}.policy", where_options=f"{place}.policy_options")
 
 
 def _whole(log: EventLogReader, group: str, field: str, largest: int) -> int:

@@ -5,6 +5,7 @@ Decides how arrival line and step become a command again. Never gives it to a ma
 
 from __future__ import annotations
 
+import math
 import re
 from array import array
 from collections import deque
@@ -24,6 +25,7 @@ class Arrived(NamedTuple):
     worker: int
     session: int  # -1: none told
     turn: int
+    deadline_after_ms: float  # NaN: none told
     command: Command  # without its id
 
 
@@ -76,8 +78,15 @@ class Script:
         session = _whole(event, "session") if "session" in event else -1
         turn = _whole(event, "turn") if "turn" in event else 0
         worker = _whole(event, "worker", self._num_workers)
-        command = Command(0, "submit", row, rank, n_in, n_out, tuple(hash_ids))
-        return Arrived(t_ms, row, name if named else None, worker, session, turn, command)
+        priority, deadline_ms = event.get("priority", 0), event.get("deadline_ms", math.nan)
+        if not isinstance(priority, int) or not isinstance(deadline_ms, float):
+            raise ValueError(f"priority, deadline_ms: must be a whole number and ms (got {priority}, {deadline_ms})")
+        due_ms = math.inf if math.isnan(deadline_ms) else t_ms + deadline_ms
+        command = Command(
+            0, "submit", row, rank, n_in, n_out, tuple(hash_ids),
+            priority=priority, arrival_ms=t_ms, deadline_ms=due_ms,
+        )  # fmt: skip
+        return Arrived(t_ms, row, name if named else None, worker, session, turn, deadline_ms, command)
 
     def command_of(self, taken: StepTaken) -> Command | None:
         """What a step carries.

@@ -5,6 +5,7 @@ Decides what is refused before anything runs, and who opens and closes what.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from mocker_replay._core.types import CommandError, EngineError
 from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions, load_engine_config
 from mocker_replay.errors import InvariantError, UsageError
 from mocker_replay.log.compression import Sink
+from mocker_replay.policies import LoadedPolicy, Policy, load_policy, ready
 from mocker_replay.replay.accelerated import AcceleratedRun, Progress
 from mocker_replay.replay.books import RunBooks
 from mocker_replay.replay.interrupt import InterruptFlag
@@ -21,6 +23,7 @@ from mocker_replay.replay.sinks import Sinks
 from mocker_replay.trace import TraceSource, open_trace
 
 if TYPE_CHECKING:
+    from mocker_replay._core.policy import SchedulingPolicy
     from mocker_replay.replay.realtime import Observe
     from mocker_replay.replay.realtime_view import Watch
 
@@ -42,6 +45,7 @@ def replay(
     realtime: RealtimeOptions | None = None,
     watch: Watch | None = None,
     observe: Observe | None = None,
+    policy: Policy | SchedulingPolicy | None = None,
 ) -> ReplayResult:
     """Replay a trace, in virtual time or at its own pace (`options.mode`).
 
@@ -58,6 +62,7 @@ def replay(
         watch: called a few times a second of a realtime run with a RealtimeView.
         observe: called in the loop of a realtime run whenever a client reads a token, with (row, Signal, measured time
             [ms]); clients then read token by token, which costs each of them a turn of the loop.
+        policy: an object of the caller's own, in place of the one that `options.policy` names.
 
     Raises:
         ConfigError, UsageError, TraceError: refused before anything runs; nothing is written.
@@ -70,10 +75,8 @@ def replay(
     options = options or ReplayOptions()
     options.validate()
     realtime = _realtime_options(options, realtime, telemetry)
-    if options.num_workers * engine.dp_size > _MAX_RANKS:
-        raise UsageError(
-            f"num_workers times dp_size must not exceed {_MAX_RANKS} ranks (got {options.num_workers * engine.dp_size})"
-        )
+    options, loaded = _with_policy(options, policy)
+    _require_few_ranks(options.num_workers * engine.dp_size)
     source = trace_source(trace, options)
     try:
         facts = source.scan()
@@ -85,11 +88,11 @@ def replay(
         with InterruptFlag() as interrupt, sinks:
             run: RunBooks
             if realtime is None:
-                run = AcceleratedRun(engine, options, facts, source, sinks, progress)
+                run = AcceleratedRun(engine, options, facts, source, sinks, loaded, progress)
             else:
                 from mocker_replay.replay.realtime import RealtimeRun
 
-                run = RealtimeRun(engine, options, facts, source, sinks, realtime, watch, observe)
+                run = RealtimeRun(engine, options, facts, source, sinks, loaded, realtime, watch, observe)
             result = run.result(interrupt)
     finally:
         if source is not trace:
@@ -98,6 +101,25 @@ def replay(
         text = f"the run stopped at {result.facts.end_ms} ms: {_text_of(run.failure)}{run.standing()}"
         raise InvariantError(text) from run.failure
     return result
+
+
+def _require_few_ranks(num_ranks: int) -> None:
+    if num_ranks > _MAX_RANKS:
+        raise UsageError(f"num_workers times dp_size must not exceed {_MAX_RANKS} ranks (got {num_ranks})")
+
+
+def _with_policy(
+    options: ReplayOptions, policy: Policy | SchedulingPolicy | None
+) -> tuple[ReplayOptions, LoadedPolicy]:
+    """The policy of a run, and the options that name it."""
+    loaded = load_policy(options.policy, options.policy_options) if policy is None else ready(policy)
+    if policy is not None:
+        options = dataclasses.replace(options, policy=loaded.name, policy_options={})
+    if loaded.placing is not None and options.router_mode != "round_robin":
+        raise UsageError(
+            f"policy {loaded.name} places requests itself: it cannot stand beside router_mode {options.router_mode}"
+        )
+    return options, loaded
 
 
 def _realtime_options(options: ReplayOptions, given: RealtimeOptions | None, telemetry: Any) -> RealtimeOptions | None:

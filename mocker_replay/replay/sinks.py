@@ -23,6 +23,7 @@ from mocker_replay.identity import deterministic_output_tokens
 from mocker_replay.log.compression import Encoder, Sink, open_encoder
 from mocker_replay.log.writer import EventLogWriter
 from mocker_replay.outputs import open_output
+from mocker_replay.policies import FCFS
 from mocker_replay.replay.result import ReplayResult
 from mocker_replay.report.telemetry import TelemetrySampler
 from mocker_replay.trace import TraceFacts
@@ -80,6 +81,7 @@ class Sinks:
                     header=self._header(),
                     num_workers=self._options.num_workers,
                     dp_size=self._engine.dp_size,
+                    with_terms=self._options.policy != FCFS,
                 )
                 stack.push(self._close_log)
             self._stack = stack.pop_all()

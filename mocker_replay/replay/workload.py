@@ -99,6 +99,8 @@ def _push(fleet: Fleet, rows: RowBatch, chosen: Int64s, due_ms: Float64s, sessio
         offsets,
         hash_ids,
         None if rows.cancel_after_ms is None else rows.cancel_after_ms[chosen],
+        rows.priority[chosen].astype(np.int64),
+        None if rows.deadline_ms is None else rows.deadline_ms[chosen],
     )
 
 

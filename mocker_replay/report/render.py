@@ -35,7 +35,7 @@ def render_summary(summary: dict[str, Any], facts: RunFacts, console: Console) -
     lines = [
         Text("Replay of ", style="bold").append(facts.trace_name, style="cyan"),
         *_wrapped(_notices(summary, facts), width),
-        *_wrapped(_setup_lines(facts), width),
+        *_wrapped(_setup_lines(summary, facts), width),
         Text(),
         *_latency_lines(summary),
         Text(),
@@ -70,7 +70,7 @@ def _cut_text(summary: dict[str, Any], facts: RunFacts) -> str:
     )
 
 
-def _setup_lines(facts: RunFacts) -> Iterator[Line]:
+def _setup_lines(summary: dict[str, Any], facts: RunFacts) -> Iterator[Line]:
     engine = facts.config.get("engine", {})
     yield (
         "trace",
@@ -101,6 +101,15 @@ def _setup_lines(facts: RunFacts) -> Iterator[Line]:
     limits = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
     yield "limits", ", ".join(f"{name} {_limit(engine.get(name))}" for name in limits), ""
     yield "timing", _timing(engine), ""
+    if facts.options.get("policy", "fcfs") != "fcfs":
+        yield "policy", _policy(facts, summary), ""
+
+
+def _policy(facts: RunFacts, summary: dict[str, Any]) -> str:
+    options = "".join(f" {key}={value}" for key, value in facts.options.get("policy_options", {}).items())
+    counts = summary.get("policy_decisions", {})
+    told = ", ".join(f"{number:,} {kind}" for kind, number in counts.items() if number) or "none"
+    return f"{facts.options['policy']}{options}; decisions other than first come, first served: {told}"
 
 
 def _arrivals(facts: RunFacts) -> str:

@@ -47,6 +47,7 @@ class RowBatch:
     priority: Int32s
     strict_priority: Int64s
     cancel_after_ms: Float64s | None = None  # the client's patience from its arrival on; inf = it stays; None: all stay
+    deadline_ms: Float64s | None = None  # when the answer is wanted, from the arrival on; inf = nobody said; None: all
     surplus_included: Uint64s | None = None  # the ids as given, row after row; None: none was cut off
 
     def __len__(self) -> int:
@@ -111,7 +112,6 @@ def concatenate(batches: Sequence[RowBatch]) -> RowBatch:
     for batch in batches[1:]:
         offsets.append(batch.hash_offsets[1:] + offsets[-1][-1])
     named = any(batch.request_ids is not None for batch in batches)
-    impatient = any(batch.cancel_after_ms is not None for batch in batches)
     return RowBatch(
         first_row=first.first_row,
         lines=np.concatenate([batch.lines for batch in batches]),
@@ -127,9 +127,13 @@ def concatenate(batches: Sequence[RowBatch]) -> RowBatch:
         request_ids=[r for batch in batches for r in batch.request_ids or [None] * len(batch)] if named else None,
         priority=np.concatenate([batch.priority for batch in batches]),
         strict_priority=np.concatenate([batch.strict_priority for batch in batches]),
-        cancel_after_ms=np.concatenate([_patience_ms(batch) for batch in batches]) if impatient else None,
+        cancel_after_ms=_joined_or_none([(batch.cancel_after_ms, len(batch)) for batch in batches]),
+        deadline_ms=_joined_or_none([(batch.deadline_ms, len(batch)) for batch in batches]),
     )
 
 
-def _patience_ms(batch: RowBatch) -> Float64s:
-    return np.full(len(batch), np.inf) if batch.cancel_after_ms is None else batch.cancel_after_ms
+def _joined_or_none(columns: Sequence[tuple[Float64s | None, int]]) -> Float64s | None:
+    """One column of times that may be never; None if no batch has it."""
+    if all(column is None for column, _ in columns):
+        return None
+    return np.concatenate([np.full(n, np.inf) if column is None else column for column, n in columns])

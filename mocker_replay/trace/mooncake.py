@@ -128,6 +128,7 @@ class MooncakeTrace:
             priority=columns.priority.astype(np.int32),
             strict_priority=columns.strict_priority,
             cancel_after_ms=columns.cancel_after_ms,
+            deadline_ms=columns.deadline_ms,
             surplus_included=columns.hash_ids if (columns.num_hash_ids > needed).any() else None,
         )
 

@@ -44,6 +44,7 @@ class Columns:
     priority: Int64s
     strict_priority: Int64s
     cancel_after_ms: Float64s | None  # inf = the client stays
+    deadline_ms: Float64s | None  # inf = nobody said
     unknown: set[str]  # names of fields that are no part of the format
     excused_lines: frozenset[int] = frozenset()  # rows with faults that sessions would trip over again
 
@@ -118,7 +119,7 @@ def _is_plain(lines: list[bytes], rows: list[Row], names: set[str]) -> bool:
     )
 
 
-_DECIMALS: Final = frozenset(("timestamp", "delay", "cancel_after_ms"))
+_DECIMALS: Final = frozenset(("timestamp", "delay", "cancel_after_ms", "deadline_ms"))
 
 
 def _reread_decimals(rows: list[Row], lines: list[bytes], key: str) -> None:
@@ -164,7 +165,8 @@ def _assemble(
         request_ids=_strings(column("request_id")),
         priority=_integers(column("priority"), num_rows, -(2**31), 2**31 - 1, default=0),
         strict_priority=_integers(column("strict_priority"), num_rows, 0, 2**32 - 1, default=0),
-        cancel_after_ms=_patience(column("cancel_after_ms"), num_rows),
+        cancel_after_ms=_times_or_never(column("cancel_after_ms"), num_rows),
+        deadline_ms=_times_or_never(column("deadline_ms"), num_rows),
         unknown=unknown,
     )
 
@@ -195,7 +197,7 @@ def _floats(values: list[Any] | None, num_rows: int) -> Float64s:
     return np.array(values, np.float64) + 0.0  # None becomes NaN, -0.0 becomes 0.0
 
 
-def _patience(values: list[Any] | None, num_rows: int) -> Float64s | None:
+def _times_or_never(values: list[Any] | None, num_rows: int) -> Float64s | None:
     if values is None or set(map(type, values)) == {_NONE}:
         return None
     column = _floats(values, num_rows)

@@ -28,7 +28,7 @@ ALIASES: Final[dict[str, str]] = {
 }
 FIELDS: Final[tuple[str, ...]] = (
     "timestamp", "input_length", "output_length", "hash_ids", "session_id", "delay", "output_token_ids",
-    "request_id", "priority", "strict_priority", "policy_class", "cancel_after_ms",
+    "request_id", "priority", "strict_priority", "policy_class", "cancel_after_ms", "deadline_ms",
 )  # fmt: skip
 CANONICAL: Final[dict[str, str]] = {name: name for name in FIELDS} | {alias: name for name, alias in ALIASES.items()}
 
@@ -39,7 +39,8 @@ _INTEGERS: Final = {
     "strict_priority": (0, 2**32 - 1),
 }
 _LISTS: Final = {"hash_ids": 2**64 - 1, "output_token_ids": 2**32 - 1}  # largest element
-_NUMBERS: Final = ("timestamp", "delay", "cancel_after_ms")
+_NUMBERS: Final = ("timestamp", "delay", "cancel_after_ms", "deadline_ms")
+_NOT_NEGATIVE: Final = ("cancel_after_ms", "deadline_ms")
 _SESSION_FIELDS: Final[tuple[str, ...]] = ("timestamp", "delay", "session_id")
 
 # Unicode White_Space: a line of nothing else is skipped.
@@ -221,7 +222,7 @@ def _is_legal(name: str, key: str, value: Any, line: int, faults: FaultList) -> 
             return _are_ids(key, value, _LISTS[name], line, faults)
         faults.add(line, key, "must be a list of integers", value)
     elif name in _NUMBERS:
-        at_least = 0.0 if name == "cancel_after_ms" else -math.inf  # a delay is looked at with its session
+        at_least = 0.0 if name in _NOT_NEGATIVE else -math.inf  # a delay is looked at with its session
         if type(value) in (int, float) and value >= at_least:
             return True
         faults.add(line, key, "must be a finite number" + (" of at least 0" if at_least == 0.0 else ""), value)

@@ -87,12 +87,12 @@ def test_a_slope_and_its_error(drift: ModuleType) -> None:
     assert not moving.is_none
 
 
-def test_a_slope_nobody_would_notice_is_none(drift: ModuleType) -> None:
+def test_however_small_a_slope_beyond_its_error_is_one(drift: ModuleType) -> None:
     at_ms = np.arange(0.0, 600_000.0, 10.0)
-    slope = drift.slope_of(at_ms, 0.5e-6 * at_ms, least=False)
-    assert slope.us_per_s == pytest.approx(0.5, abs=1e-6)
+    slope = drift.slope_of(at_ms, 0.1e-6 * at_ms, least=False)
+    assert slope.us_per_s == pytest.approx(0.1, abs=1e-6)
     assert slope.error_us_per_s < 0.01
-    assert slope.is_none
+    assert not slope.is_none
 
 
 def test_the_least_lateness_does_not_see_what_others_do(drift: ModuleType) -> None:

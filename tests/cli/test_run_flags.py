@@ -86,8 +86,11 @@ def test_every_option_of_the_run_has_a_flag(replay: StandIn) -> None:
         "trace_format": "mooncake",
         "router_mode": "round_robin",
         "mode": "accelerated",
+        "policy": "edf",
     }
     argv = [part for name, value in changed.items() for part in ("--" + name.replace("_", "-"), str(value))]
+    argv += ["--policy-option", "default_deadline_ms=250.5"]
+    changed["policy_options"] = {"default_deadline_ms": 250.5}
     assert run_main(["run", "t.jsonl", *argv]) == 0
     assert replay.options == ReplayOptions(**changed)
     assert run_main(["run", "t.jsonl", "--sla-e2e-ms", "7"]) == 0

@@ -13,7 +13,9 @@ from typing import Any
 
 from tests.model.chains import prompt_tokens
 from tests.model.config import ModelConfig
+from tests.model.policies import FCFS, ModelPolicy, due_ms_of
 from tests.model.pool import Removed, Stored
+from tests.model.request import Request
 from tests.model.scheduler import PassResult
 from tests.model.telemetry import Telemetry
 from tests.model.timing import TimingModel
@@ -84,13 +86,14 @@ class ReplayModel:
         telemetry_sample_interval_ms: float | None,
         router_mode: str,
         trace_passes: bool,
+        policy: ModelPolicy = FCFS,
     ) -> None:
         self.by_prefix = router_mode == "kv_router"
         assert not self.by_prefix or num_workers * config.dp_size == 1, "the model knows no cost of placement"
         sessions = read_turns(rows, trace_block_size)
         self.config, self.trace_block_size = config, trace_block_size
         self.workload = Workload(sessions, arrival_speedup_ratio, replay_concurrency)
-        self.workers = [Worker(config, index) for index in range(num_workers)]
+        self.workers = [Worker(config, index, policy) for index in range(num_workers)]
         self.figures = [Figures(turn) for turn in sorted((t for s in sessions for t in s), key=lambda t: t.row)]
         self.limit_ms = math.inf if max_sim_time_ms is None else max_sim_time_ms
         self.telemetry = Telemetry(telemetry_sample_interval_ms) if telemetry_sample_interval_ms else None
@@ -215,6 +218,8 @@ class ReplayModel:
         figures.arrival_ms, figures.worker, figures.rank = due_ms, worker.index, rank
         tokens = prompt_tokens(turn.hash_ids, self.trace_block_size, turn.input_tokens)
         request = worker.ranks[rank].submit(turn.row, tokens, turn.output_tokens)
+        request.priority, request.arrival_ms = turn.priority, due_ms
+        request.deadline_ms = due_ms_of(due_ms, turn.deadline_ms)
         if self.by_prefix:
             seen = [entry.identity in worker.visible[rank] for entry in request.table]
             figures.overlap_blocks = seen.index(False) if False in seen else len(seen)
@@ -263,6 +268,10 @@ def _describe(worker: Worker, rank: int, result: PassResult) -> dict[str, Any]:
         "start_ms": result.start_ms,
         "end_ms": result.end_ms,
         "deferred": result.deferred,
+        "decisions": [
+            (kind, None if r is None else r.number, other.number if isinstance(other, Request) else other)
+            for kind, r, other in result.decisions
+        ],
         "admitted": [(r.number, reused) for r, reused in result.admissions],
         "preempted": [r.number for r in result.preemptions],
         "work": [(w.request.number, w.prefix, w.prompt, w.total) for w in result.scheduled.values()],
@@ -287,6 +296,7 @@ def run_model(
     telemetry_sample_interval_ms: float | None = None,
     router_mode: str = "round_robin",
     trace_passes: bool = False,
+    policy: ModelPolicy = FCFS,
 ) -> ModelRun:
     """Replay rows (dicts of a valid Mooncake trace); telemetry is taken when an interval is given.
 
@@ -303,4 +313,5 @@ def run_model(
         telemetry_sample_interval_ms=telemetry_sample_interval_ms,
         router_mode=router_mode,
         trace_passes=trace_passes,
+        policy=policy,
     ).run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -42,6 +43,11 @@ class Request:
         self.alloc = 0
         self.table = [Entry(identity) for identity in identities]
         self.status = Status.WAITING
+        # What a policy may ask for.
+        self.priority = 0
+        self.arrival_ms = 0.0
+        self.deadline_ms = math.inf
+        self.order_told = False  # since it began to wait
 
     def __repr__(self) -> str:
         return f"r{self.number}(L={self.length} computed={self.computed} alloc={self.alloc} {self.status.value})"

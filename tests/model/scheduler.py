@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.model.chains import Chains
 from tests.model.config import ModelConfig
+from tests.model.policies import FCFS, ModelPolicy, first_not_in, tried_next
 from tests.model.pool import BlockPool, Removed, Stored
 from tests.model.records import forward_pass_record
 from tests.model.request import Request, Status, ceil_div
@@ -60,6 +61,7 @@ class PassResult:
     decode_ms: float = 0.0
     end_ms: float = 0.0
     deferred: bool = False
+    decisions: list[tuple[Any, ...]] = field(default_factory=list)  # of the policy: (kind, request, other or tokens)
 
     def drop(self, request: Request) -> None:
         """Take what the request got in this pass out of what will be shown."""
@@ -85,8 +87,9 @@ class PassResult:
 class Rank:
     """Scheduler and cache of one data-parallel rank."""
 
-    def __init__(self, config: ModelConfig, sampler_seed: int) -> None:
+    def __init__(self, config: ModelConfig, sampler_seed: int, policy: ModelPolicy = FCFS) -> None:
         self.config = config
+        self.policy = policy
         self.block_size = config.block_size
         self.pool = BlockPool(config.num_gpu_blocks)
         self.chains = Chains(config.block_size)
@@ -94,7 +97,9 @@ class Rank:
         self.running: list[Request] = []
         self.waiting: list[Request] = []
         self.capacity_bound = False
+        self.pass_number = -1
         self.num_preemptions = 0
+        self.scan_at = 0  # index of the running request that is being scheduled
         self.fruitless_passes = 0  # preempting for bursts, since the last token, end or submission
 
     @property
@@ -141,7 +146,8 @@ class Rank:
     def execute(self, start_ms: float, wave: int) -> PassResult:
         """One pass at `start_ms`; every change of state happens here."""
         self.result = PassResult(start_ms)
-        self.budget = self.config.max_num_batched_tokens
+        self.pass_number += 1
+        self.budget = self._budget()
         self.prefill_count = self.prefill_isl = self.prefill_prefix = 0
         self.result.deferred = self._defers(wave)
         self._schedule_running()
@@ -165,6 +171,13 @@ class Rank:
         elif self.config.nextn is not None and result.preemptions:
             self.fruitless_passes += 1
 
+    def _budget(self) -> int:
+        whole = self.config.max_num_batched_tokens
+        budget = whole if self.policy.budget is None else self.policy.budget(self)
+        if budget < whole:
+            self.result.decisions.append(("budget", None, budget))
+        return budget
+
     # Step A and B
 
     def _defers(self, wave: int) -> bool:
@@ -173,11 +186,11 @@ class Rank:
         return any(r.computed >= r.n_in and r.alloc >= r.n_in for r in self.running)
 
     def _schedule_running(self) -> None:
-        k = 0
-        while k < len(self.running) and self.budget > 0:
-            request = self.running[k]
+        self.scan_at = 0
+        while self.scan_at < len(self.running) and self.budget > 0:
+            request = self.running[self.scan_at]
             if self.result.deferred and request.computed < request.n_in:
-                k += 1
+                self.scan_at += 1
                 continue
             reuse = 0
             if request.computed == 0:
@@ -187,27 +200,50 @@ class Rank:
             if outcome is Outcome.BLOCKED:
                 break
             if outcome is Outcome.SCHEDULED:
-                k += 1  # an earlier entry that disappeared meanwhile is not made good for: the slot quirk
+                # An earlier entry that disappeared meanwhile is not made good for: the slot quirk. Only a victim that a
+                # policy chose is.
+                self.scan_at += 1
 
     def _schedule_waiting(self) -> None:
-        while len(self.running) < self.config.max_num_seqs and self.waiting:
-            request = self.waiting[0]
+        held_back: set[Request] = set()
+        keys = {request: self.policy.order(self, request) for request in self.waiting}
+        while len(self.running) < self.config.max_num_seqs:
+            request = tried_next(keys, self.waiting, held_back)
+            if request is None:
+                break
             reuse = self._admissible(request)
             if reuse == "reject":
-                self.waiting.pop(0)
+                self.waiting.remove(request)
                 self.result.rejected.append(request)
                 continue
+            first = first_not_in(self.waiting, held_back)
+            if request is not first and not request.order_told:
+                request.order_told = True
+                self.result.decisions.append(("order", request, first))
             if reuse == "wait":
                 break
             assert isinstance(reuse, int)
             if self.result.deferred and request.length - reuse > 1:
                 break
+            if self.policy.holds_back(self, request):
+                held_back.add(request)
+                self.result.decisions.append(("veto", request, None))
+                continue
             outcome = self._schedule(request, reuse)
             assert not self.result.preemptions, "an admission never preempts"
             if outcome is not Outcome.SCHEDULED:
                 break
             if self.result.scheduled[request].total == 0 and self.budget == 0:
                 break
+
+    def count_hits(self, request: Request) -> int:
+        """Leading blocks of everything it knows that are cached."""
+        hit = 0
+        for entry in request.table:
+            if self.pool.primary(entry.identity) is None:
+                break
+            hit += 1
+        return hit
 
     def _look_up(self, request: Request) -> tuple[int, int]:
         """Cached tokens from the start of the sequence, and how many of them other requests hold."""
@@ -328,8 +364,13 @@ class Rank:
         return self.running[-1 if self.config.preemption_mode == "lifo" else 0]
 
     def _preempt_one(self, take_back: bool = True) -> Request:
-        victim = self._victim()
+        usual = self._victim()
+        victim = self.policy.victim(self, usual)
+        if victim is not usual:
+            self.result.decisions.append(("victim", victim, usual))
+            self.scan_at -= self.running.index(victim) < self.scan_at
         self.running.remove(victim)
+        victim.order_told = False
         victim.status = Status.PREEMPTED
         victim.computed = 0
         self.num_preemptions += 1
@@ -448,7 +489,7 @@ class Rank:
     def _fail_head(self) -> None:
         """The rank stands still: its head can never enter, whatever happens elsewhere."""
         assert not self.running, f"stands still with running requests: {self.running}"
-        request = self.waiting[0]
+        request = min(self.waiting, key=lambda r: (self.policy.order(self, r), self.waiting.index(r)))
         need = ceil_div(request.length, self.block_size)
         if need > self.pool.num_blocks:
             reason = "growth_over_pool"
@@ -456,5 +497,5 @@ class Rank:
             assert not self.config.enable_chunked_prefill
             assert request.n_in > self.config.max_num_batched_tokens, f"stands still, not hopeless: {request}"
             reason = "prompt_over_budget"
-        self.waiting.pop(0)
+        self.waiting.remove(request)
         self.result.failed.append((request, reason))

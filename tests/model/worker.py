@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.model.config import ModelConfig
+from tests.model.policies import FCFS, ModelPolicy
 from tests.model.records import forward_pass_record
 from tests.model.scheduler import PassResult, Rank
 
@@ -33,10 +34,11 @@ class Submission:
 
 
 class Worker:
-    def __init__(self, config: ModelConfig, index: int) -> None:
+    def __init__(self, config: ModelConfig, index: int, policy: ModelPolicy = FCFS) -> None:
         self.config, self.index = config, index
         self.ranks = [
-            Rank(config, (config.mtp_seed + index * config.dp_size + rank) % 2**64) for rank in range(config.dp_size)
+            Rank(config, (config.mtp_seed + index * config.dp_size + rank) % 2**64, policy)
+            for rank in range(config.dp_size)
         ]
         self.in_pass: Group | None = None
         self.wave = 0

@@ -26,6 +26,8 @@ class Turn:
     first_ms: float | None  # timestamp of the row, raw
     delay_ms: float  # think time before this turn, raw
     cancel_after_ms: float  # its client leaves so long after the arrival; inf: it stays
+    priority: int = 0
+    deadline_ms: float | None = None  # from the arrival on
 
 
 def _first(row: Mapping[str, Any], *names: str) -> Any:
@@ -72,6 +74,8 @@ def read_turns(rows: Sequence[Mapping[str, Any]], trace_block_size: int) -> list
                 first_ms=None if timestamp is None else float(timestamp),
                 delay_ms=wait,
                 cancel_after_ms=math.inf if row.get("cancel_after_ms") is None else float(row["cancel_after_ms"]),
+                priority=row.get("priority") or 0,
+                deadline_ms=row.get("deadline_ms"),
             )
         )
     return sessions

@@ -92,7 +92,10 @@ def test_wheel_holds_modules_stubs_and_no_c(wheel: Path) -> None:
     assert not [name for name in names if name.endswith((".c", ".html", ".pyc")) or name.startswith(("tests", "_core"))]
 
 
-def test_the_installed_wheel_runs_away_from_the_checkout(wheel: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def venv(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel, which nothing of the checkout can help."""
+    tmp_path = tmp_path_factory.mktemp("installed")
     venv = tmp_path / "venv"
     run([sys.executable, "-m", "venv", "--without-pip", venv], tmp_path)
     python = venv / "bin" / "python"
@@ -102,8 +105,14 @@ def test_the_installed_wheel_runs_away_from_the_checkout(wheel: Path, tmp_path: 
     (site / "lent.pth").write_text("\n".join(sorted(lent)) + "\n")
     install = [sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", "-q", wheel]
     run(install, tmp_path)
+    return venv
+
+
+def test_the_installed_wheel_runs_away_from_the_checkout(venv: Path, tmp_path: Path) -> None:
+    python = venv / "bin" / "python"
+    site = run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], tmp_path).strip()
     where = run([python, "-c", "import mocker_replay; print(mocker_replay.__file__)"], tmp_path)
-    assert where.startswith(str(site))
+    assert where.startswith(site)
     command = venv / "bin" / "mocker-replay"
     assert run([command, "--help"], tmp_path).startswith("Usage: mocker-replay")
     (tmp_path / "trace.jsonl").write_text(ROWS)
@@ -111,3 +120,17 @@ def test_the_installed_wheel_runs_away_from_the_checkout(wheel: Path, tmp_path: 
     assert summary["completed_requests"] == 2
     assert summary["total_output_tokens"] == 6
     assert (tmp_path / "log.jsonl.zst").stat().st_size > 0
+
+
+def test_a_policy_in_cython_is_built_against_the_installed_headers(venv: Path, tmp_path: Path) -> None:
+    shutil.copy(ROOT / "examples" / "last_come.pyx", tmp_path)
+    python = venv / "bin" / "python"
+    run([python, "-m", "Cython.Build.Cythonize", "-q", "-i", "last_come.pyx"], tmp_path, CFLAGS="-O0")
+    rows = [json.loads(ROWS.splitlines()[0]) | {"timestamp": at, "hash_ids": [at, at + 1]} for at in (0, 1, 2)]
+    (tmp_path / "trace.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = [venv / "bin" / "mocker-replay", "run", "trace.jsonl", "--max-num-seqs", "1", "--events", "log.jsonl"]
+    run([*command, "--quiet", "--policy", "last_come:LastComeFirstServed"], tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [line["request"] for line in lines if line["event"] == "admission"] == ["r0", "r2", "r1"]
+    decisions = [line for line in lines if line["event"] == "decision"]
+    assert [(line["request"], line["instead_of"], line["reason"]) for line in decisions] == [("r2", "r1", "last_come")]

@@ -91,6 +91,8 @@ def traces(draw: st.DrawFn) -> list[dict[str, Any]]:
             if (patience := draw(patience_ms)) < math.inf:
                 row["cancel_after_ms"] = patience
             if draw(st.integers(0, 3)) == 0:
+                row |= {"priority": draw(st.integers(-1, 1)), "deadline_ms": draw(st.sampled_from([0, 2.5, 20]))}
+            if draw(st.integers(0, 3)) == 0:
                 row["request_id"] = draw(st.sampled_from(["one of two", 'a "name","wall":{']))
             rows.append(row)
     return rows
@@ -107,6 +109,7 @@ def cases(draw: st.DrawFn) -> Case:
         arrival_speedup_ratio=draw(st.sampled_from([1.0, 1.0, 0.3])),
         trace_block_size=TRACE_BLOCK_SIZE,
         max_sim_time_ms=draw(st.sampled_from([None, None, None, 0.0, 11.0, 40.25])),
+        policy=draw(st.sampled_from(["fcfs", "fcfs", "sjf", "lpm", "priority", "edf"])),
     )
     level, batch_rows = draw(st.sampled_from(LEVELS)), draw(st.sampled_from([1, 3, 1024]))
     return Case(draw(configs()), options, draw(traces()), level, batch_rows)

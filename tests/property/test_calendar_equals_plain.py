@@ -12,6 +12,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from mocker_replay._core.fleet import Fleet
+from mocker_replay._core.policies_built_in import (
+    EarliestDeadlineFirst,
+    LongestPrefixMatch,
+    Priority,
+    ShortestJobFirst,
+)
+from mocker_replay._core.python_policy import PythonPolicy
 from mocker_replay._core.timing import TimingModel
 from mocker_replay.events import CommandResult, EventKind
 from tests.property.workloads import WANT_FPM, WANT_PREFILL, Timed, engines, prompts, rows, scripts
@@ -26,8 +33,11 @@ from tests.support.machines import (
     read_records,
     submit,
 )  # fmt: skip
+from tests.support.policies import OddJobs
 
 many = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+POLICIES = [ShortestJobFirst(), LongestPrefixMatch(3), Priority(), EarliestDeadlineFirst(20.0)]
+ODD = PythonPolicy(OddJobs(), ("order_key", "choose_victim", "may_admit", "token_budget"))
 wants = st.sampled_from([0, WANT_PREFILL, WANT_PREFILL | WANT_FPM])
 
 
@@ -37,6 +47,10 @@ def decode_engines(draw: st.DrawFn) -> dict[str, Any]:
     config = draw(engines(drafts=False, want=draw(wants)))
     if draw(st.booleans()):
         config.update(max_num_seqs=None, max_model_len=None, num_gpu_blocks=draw(st.integers(8, 60)))
+    if draw(st.booleans()):
+        # A small budget and no chunks would keep a prompt out for ever.
+        chunked = config.get("enable_chunked_prefill", True)
+        config["policy"] = draw(st.sampled_from([*POLICIES, ODD] if chunked else POLICIES))
     return config
 
 

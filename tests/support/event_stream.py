@@ -6,7 +6,15 @@ import struct
 from collections.abc import Sequence
 
 from mocker_replay._core.event_buffer import EventBuffer
-from mocker_replay.events import CommandFlag, CommandKind, CommandResult, EventKind, TerminalReason, TerminalStatus
+from mocker_replay.events import (
+    CommandFlag,
+    CommandKind,
+    CommandResult,
+    Decision,
+    EventKind,
+    TerminalReason,
+    TerminalStatus,
+)
 
 IDLE_FPM = (0.0,) * 14
 
@@ -30,9 +38,17 @@ class StreamMaker:
     def add(self, kind: EventKind, t_ms: float, worker: int = 0, rank: int = -1, request: int = -1, **fields) -> None:
         self.buffer.append_record(kind, t_ms, worker, rank, request, **fields)
 
-    def arrival(self, t_ms, request, *, input_tokens=16, output_tokens=3, session=-1, turn=0, worker=0, rank=0) -> None:
-        fields = {"a": input_tokens, "b": output_tokens, "c": session, "d": turn}
+    def arrival(
+        self, t_ms, request, *, input_tokens=16, output_tokens=3, session=-1, turn=0, worker=0, rank=0,
+        priority=0, deadline_ms=float("nan"),
+    ) -> None:  # fmt: skip
+        fields = {"a": input_tokens, "b": output_tokens, "c": session, "d": turn, "e": priority, "x": deadline_ms}
         self.add(EventKind.ARRIVAL, t_ms, worker, rank, request, **fields)
+
+    def decision(self, t_ms, request, kind, reason, *, other=-1, value=0, worker=0, rank=0) -> None:
+        text = reason.encode()
+        words = list(struct.unpack(f"<{-(-len(text) // 8)}q", text.ljust(-(-len(text) // 8) * 8, b"\0")))
+        self.add(EventKind.DECISION, t_ms, worker, rank, request, a=kind, b=other, e=value, f=len(text), words=words)
 
     def gauges(self, t_ms, *, active=0, inactive=0, running=0, waiting=0, mid_pass=0, worker=0, rank=0) -> None:
         fields = {"a": active, "b": inactive, "c": running, "d": waiting, "e": mid_pass}
@@ -53,12 +69,15 @@ class StreamMaker:
 
     def pass_start(self, t_ms, end_ms, *, pass_id=0, ranks=(), wave=0, worker=0) -> None:
         """`ranks`: dicts of rank, admitted [(request, reused, ordinal)], prefill [(request, tokens)], preempted
-        [(request, generated, count, seven words)], requests, tokens."""
+        [(request, generated, count, seven words)], decisions [(request, kind, reason, other, value)], requests,
+        tokens."""
         self.add(EventKind.PASS_START, t_ms, worker, a=pass_id, b=len(ranks), c=wave, x=end_ms)
         for rank in ranks:
             index = rank.get("rank", 0)
             scheduled = {"a": rank.get("requests", 1), "b": rank.get("tokens", 1)}
             self.add(EventKind.RANK_START, t_ms, worker, index, **scheduled, x=rank.get("end_ms", end_ms))
+            for request, kind, reason, other, value in rank.get("decisions", ()):
+                self.decision(t_ms, request, kind, reason, other=other, value=value, worker=worker, rank=index)
             for request, generated, count, words in rank.get("preempted", ()):
                 self.add(EventKind.PREEMPTION, t_ms, worker, index, request, a=generated, b=count, words=words)
             for request, reused, ordinal in rank.get("admitted", ()):
@@ -158,9 +177,23 @@ def sample_stream() -> EventBuffer:
     make.terminal(
         21.0, 3, status=TerminalStatus.FAILED, reason=TerminalReason.GROWTH_OVER_POOL, output_tokens=0, figures=[10, 8]
     )
-    make.arrival(21.0, 4)
+    _with_policy(make)
     make.add(EventKind.CUT, 25.0, 0, 0, 4, a=0)
     return make.buffer
+
+
+def _with_policy(make: StreamMaker) -> None:
+    """A request about which a policy decides in every way there is."""
+    make.arrival(21.0, 4, priority=-1, deadline_ms=2500.0)
+    make.decision(21.0, 4, Decision.PLACEMENT, "least_loaded", other=1, value=0)
+    make.command(21.0, 4)
+    make.gauges(21.0, waiting=1)
+    make.pass_start(
+        21.0, 25.0, pass_id=4,
+        ranks=[{"requests": 0, "tokens": 0,
+                "decisions": [(-1, Decision.BUDGET, "small_passes", -1, 512), (4, Decision.ORDER, "shortest_job", 3, 0),
+                              (4, Decision.VETO, "over_quota", -1, 0), (4, Decision.VICTIM, "longest_job", 3, 0)]}],
+    )  # fmt: skip
 
 
 def decode_heavy_stream(num_passes: int) -> EventBuffer:

@@ -19,6 +19,10 @@ from mocker_replay._core.sched_vllm import VllmScheduler
 from mocker_replay._core.timing import TimingModel
 from mocker_replay.events import CommandKind, EventKind
 
+WITH_PAYLOAD = {
+    EventKind.PREEMPTION, EventKind.FPM, EventKind.KV_STORED, EventKind.KV_REMOVED, EventKind.DECISION,
+}  # fmt: skip
+
 
 class Record(NamedTuple):
     """One event record, its payload words beside it."""
@@ -52,7 +56,7 @@ def _record(row: Any, words: Sequence[int]) -> Record:
     kind = EventKind(int(row["kind"]))
     c, d = int(row["c"]), int(row["d"])
     payload: tuple[int, ...] = ()
-    if words and kind in (EventKind.PREEMPTION, EventKind.FPM, EventKind.KV_STORED, EventKind.KV_REMOVED):
+    if words and kind in WITH_PAYLOAD:
         payload = tuple(words[c : c + d])
     elif words and kind == EventKind.TERMINAL and d >= 0:
         payload = tuple(words[d : d + 2])
@@ -135,6 +139,8 @@ class Row(NamedTuple):
     session: int = -1
     turn: int = 0
     cancel_after_ms: float = math.inf
+    priority: int = 0
+    deadline_ms: float = math.inf  # from its arrival on
 
 
 def push_rows(fleet: Fleet, rows: Sequence[Row], first: int = 0) -> None:
@@ -154,6 +160,8 @@ def push_rows(fleet: Fleet, rows: Sequence[Row], first: int = 0) -> None:
         offsets,
         np.array([key for row in rows for key in row.hash_ids], np.uint64),
         np.array([row.cancel_after_ms for row in rows], np.float64),
+        np.array([row.priority for row in rows], np.int64),
+        np.array([row.deadline_ms for row in rows], np.float64),
     )
 
 

@@ -46,7 +46,7 @@ def group_end(log: Log, head: Event) -> int:
     """Where the lines end that belong to a pass start or pass end."""
     at = head["seq"] + 1
     members = {
-        "pass_start": ("admission", "preemption"),
+        "pass_start": ("admission", "preemption", "decision"),
         "pass_end": ("kv_removed", "kv_stored", "first_token", "tokens", "finish", "rejection", "failure"),
     }[head["event"]]
     while at < len(log.events) and log.events[at]["event"] in members:
@@ -91,6 +91,11 @@ def rank_in(event: Event, number: int) -> Event | None:
     return next((rank for rank in event["ranks"] if rank["rank"] == number), None)
 
 
+def is_placed(log: Log, arrival: Event) -> bool:
+    """Whether a policy's decision stands behind an arrival."""
+    return any(event["event"] == "decision" for event in log.events[arrival["seq"] + 1 : arrival["seq"] + 2])
+
+
 def insert(log: Log, at: int, event: Event) -> int:
     log.events.insert(at, {"seq": 0} | event)
     log.recount()
@@ -133,7 +138,7 @@ def early_arrival(log: Log, rng: random.Random) -> int | None:
     found = [
         (above, event)
         for above, event in zip(log.events, log.events[1:], strict=False)
-        if event["event"] == above["event"] == "arrival" and above["t_ms"] > 0.0
+        if event["event"] == above["event"] == "arrival" and above["t_ms"] > 0.0 and not is_placed(log, event)
     ]
     pair = some(rng, found)
     if pair is None:

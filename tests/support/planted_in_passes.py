@@ -225,6 +225,8 @@ def chunks_where_none_may_be(log: Log, rng: random.Random) -> int | None:
 def smaller_budget(log: Log, rng: random.Random) -> int | None:
     if any(event["reason"] == "prompt_over_budget" for event in of_kind(log, "failure")):
         return None
+    if any("budget" in rank for _, rank in ranks_of(log, "pass_start")):
+        return None  # of a policy: it must stay below the limit
     tokens = [(rank["scheduled_tokens"], -event["seq"]) for event, rank in ranks_of(log, "pass_start")]
     if not tokens or max(tokens)[0] < 2:
         return None

@@ -16,9 +16,11 @@ import orjson
 from mocker_replay.config import ReplayOptions
 from mocker_replay.errors import InvariantError
 from mocker_replay.log.digest import EventDigest
+from mocker_replay.policies import Policy
 from mocker_replay.replay import replay
 from tests.fuzz.generate import make_case
 from tests.parity.cases import Case
+from tests.support.policies import LeastLoaded, OddJobs
 
 LEVELS = ("requests", "passes", "tokens", "kv")
 COUNTED = {
@@ -124,6 +126,19 @@ def stopped_log(seed: int, level: str) -> Log:
         return read_log(events.read_bytes())
 
 
+def some_policy(seed: int, args: dict[str, Any], case: Case) -> Policy | None:
+    """For a third of the runs a policy: by name in `args`, or an object. No other draw of a run changes with it."""
+    rng = random.Random(seed ^ 0x9E3779B9)
+    kind = rng.randrange(12)
+    if kind < 3:
+        args["policy"] = ("sjf", "lpm", "edf")[kind]
+    elif kind == 3 and case.config["engine"].get("enable_chunked_prefill", True):
+        return OddJobs()
+    elif kind == 4 and args.get("router_mode") != "kv_router":
+        return LeastLoaded()
+    return None
+
+
 @lru_cache(maxsize=256)
 def random_log(seed: int, level: str | None = None) -> Log:
     """The log of a random run and its summary; the same seed always gives the same. Not to be changed: `copy` it."""
@@ -140,6 +155,7 @@ def random_log(seed: int, level: str | None = None) -> Log:
         args["router_mode"] = "kv_router"
     if rng.random() < 0.15:
         args["max_sim_time_ms"] = round(rng.uniform(0, 60), 3)
+    policy = some_policy(seed, args, case)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         replay(
@@ -150,6 +166,7 @@ def random_log(seed: int, level: str | None = None) -> Log:
             event_level=level or rng.choice(LEVELS),
             summary=folder / "summary.json",
             telemetry=rng.random() < 0.3,
+            policy=policy,
         )
         summary = orjson.loads((folder / "summary.json").read_bytes())
         return read_log((folder / "events.jsonl").read_bytes(), summary)

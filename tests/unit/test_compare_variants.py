@@ -117,9 +117,19 @@ def test_a_fault_of_what_is_shared_is_told_once_and_where_it_was_given(tmp_path:
 
 
 def test_a_policy_is_a_setting_of_the_run() -> None:
-    if "policy" in ReplayOptions.__dataclass_fields__:
-        sjf, _ = read('{"name": "sjf", "policy": "sjf"}', PLAIN)
-        assert sjf.options.policy == "sjf"  # type: ignore[attr-defined]
-        assert "given twice" in faults('{"policy": "sjf", "options": {"policy": "fcfs"}}', PLAIN)[0]
-    else:
-        assert "unknown setting" in faults('{"policy": "sjf"}', PLAIN)[0]
+    flags = ReplayOptions(policy="tests.support.policies:OddJobs")
+    sjf, own, plain = read('{"name": "sjf", "policy": "sjf"}', '{"options": {"policy": "lpm"}}', PLAIN, options=flags)
+    assert (sjf.options.policy, own.options.policy) == ("sjf", "lpm")
+    assert plain.options == flags
+    # Options of a policy that no variant uses are nobody's.
+    for_another = ReplayOptions(policy="tests.support.policies:OddJobs", policy_options={"x": 1})
+    assert read('{"policy": "sjf"}', '{"policy": "lpm"}', options=for_another)[0].options.policy_options == {}
+    assert "given twice" in faults('{"policy": "sjf", "options": {"policy": "fcfs"}}', PLAIN)[0]
+
+
+def test_a_policy_that_cannot_be_had() -> None:
+    found = faults('{"name": "a", "policy": "sjff"}', '{"name": "b", "policy": "fcfs", "policy_options": {"x": 1}}')
+    assert found[0].startswith("--variant 1: policy: ")
+    assert "did you mean sjf?" in found[0]
+    assert found[1].startswith("--variant 2: policy_options: fcfs takes no options")
+    assert faults(PLAIN, '{"name": "b"}', options=ReplayOptions(policy="nowhere:None"))[0].startswith("--policy: ")

@@ -33,7 +33,7 @@ SUFFIXES = ["", ".gz", ".zst"]
 
 
 def write_log(path: Path, level: str = "kv", *, repeat: int = 1, header: dict[str, Any] = HEADER, **end: bool) -> bytes:
-    writer = EventLogWriter(path, level, header=header)
+    writer = EventLogWriter(path, level, header=header, with_terms=True)
     writer.add_names(2, ["a request of its own name"])
     stream = sample_stream()
     for _ in range(repeat):
@@ -113,7 +113,7 @@ def test_same_events_same_bytes_whatever_the_batches(tmp_path: Path, suffix: str
     stream = sample_stream()
     for record in [stream] * 300:
         copy_records(record, whole)
-    writer = EventLogWriter(tmp_path / f"whole{suffix}", "kv", header=HEADER)
+    writer = EventLogWriter(tmp_path / f"whole{suffix}", "kv", header=HEADER, with_terms=True)
     writer.add_names(2, ["a request of its own name"])
     writer.consume(whole)
     writer.close()
@@ -124,7 +124,7 @@ def test_same_events_same_bytes_whatever_the_batches(tmp_path: Path, suffix: str
 def copy_records(source: EventBuffer, target: EventBuffer) -> None:
     """Append the records of one buffer to another by hand; payload kinds get their words."""
     words = source.words_array()
-    with_payload = {7, 11, 17, 18}
+    with_payload = {7, 11, 17, 18, 22}
     for r in source.records_array():
         kind, offset = int(r["kind"]), int(r["c"])
         payload = None
@@ -134,7 +134,8 @@ def copy_records(source: EventBuffer, target: EventBuffer) -> None:
             payload = words[int(r["d"]) : int(r["d"]) + 2].tolist()
         target.append_record(
             kind, float(r["t_ms"]), int(r["worker"]), int(r["rank"]), int(r["request"]),
-            a=int(r["a"]), b=int(r["b"]), c=offset, d=int(r["d"]), e=int(r["e"]), x=float(r["x"]), words=payload,
+            a=int(r["a"]), b=int(r["b"]), c=offset, d=int(r["d"]), e=int(r["e"]), f=int(r["f"]),
+            x=float(r["x"]), words=payload,
         )  # fmt: skip
 
 
@@ -183,10 +184,10 @@ def test_a_log_can_be_verified_after_some_of_its_lines(tmp_path: Path) -> None:
     write_log(tmp_path / "log")
     with EventLogReader(tmp_path / "log") as log:
         assert orjson.loads(next(log.lines()))["seq"] == 0
-        assert log.verify()["events"] == 36
+        assert log.verify()["events"] == 42
     with EventLogReader(tmp_path / "log") as log:
         list(log.lines())
-        assert log.verify()["events"] == 36
+        assert log.verify()["events"] == 42
 
 
 def test_a_log_cut_at_a_line_end_is_seen(tmp_path: Path) -> None:
@@ -204,14 +205,14 @@ def read_all(path: Path) -> None:
 def test_a_changed_line_is_seen(tmp_path: Path) -> None:
     data = write_log(tmp_path / "log")
     (tmp_path / "log").write_bytes(data.replace(b'"input_tokens":4096', b'"input_tokens":4097', 1))
-    with pytest.raises(LogError, match="log:38: digest: the footer must agree with the event lines"):
+    with pytest.raises(LogError, match="log:44: digest: the footer must agree with the event lines"):
         read_all(tmp_path / "log")
 
 
 def test_a_lost_line_is_seen(tmp_path: Path) -> None:
     lines = write_log(tmp_path / "log").splitlines(keepends=True)
     (tmp_path / "log").write_bytes(b"".join(lines[:4] + lines[5:]))
-    with pytest.raises(LogError, match=r"log:37: events: .* which give 35 \(got 36\)"):
+    with pytest.raises(LogError, match=r"log:43: events: .* which give 41 \(got 42\)"):
         read_all(tmp_path / "log")
     with EventLogReader(tmp_path / "log") as log, pytest.raises(LogError, match=r"log:5: seq must count .* \(got 4\)"):
         list(log.events())
@@ -249,7 +250,7 @@ def test_what_is_no_event_log_is_refused(tmp_path: Path, text: bytes, rule: str)
 def test_nothing_may_follow_the_footer(tmp_path: Path) -> None:
     data = write_log(tmp_path / "log")
     (tmp_path / "log").write_bytes(data + b"x\n")
-    with pytest.raises(LogError, match=r"log:39: nothing may follow the footer"):
+    with pytest.raises(LogError, match=r"log:45: nothing may follow the footer"):
         read_all(tmp_path / "log")
 
 
@@ -263,7 +264,7 @@ def test_a_log_on_standard_input(tmp_path: Path) -> None:
     script = "from mocker_replay.log.reader import EventLogReader as R\nprint(R('-').verify()['events'])"
     with open(tmp_path / "log.zst", "rb") as log:
         done = subprocess.run([sys.executable, "-c", script], stdin=log, capture_output=True, check=True)
-    assert done.stdout == b"36\n"
+    assert done.stdout == b"42\n"
 
 
 def test_a_failed_run_leaves_no_log(tmp_path: Path) -> None:

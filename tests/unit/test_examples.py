@@ -21,6 +21,10 @@ EXPECTED = {
         r"passes: \d+, the first one took 20 ms",
         r"two ranks, first tokens at (\d+) and \1 ms",
     ],
+    "fair_share.py": [
+        r"fcfs: tenant 1 waits (\d+) ms, tenant 2 (\d+) ms\n",
+        r"fair_share: tenant 1 waits \d+ ms, tenant 2 \d\d\d ms\n",
+    ],
 }
 
 

@@ -53,7 +53,7 @@ def test_a_row_as_it_is_handed_over() -> None:
     fleet.note_now(2.25)
     assert fleet.next_place == (0, 0)
     assert fleet.next_arrival() == (0, 9, [7, 8, 2**64 - 1])
-    assert fleet.take_next(queued=3) == Handed(0, 0, 0, 9, 5, (7, 8, 2**64 - 1), 2.0, 6.5)
+    assert fleet.take_next(queued=3) == Handed(0, 0, 0, 9, 5, (7, 8, 2**64 - 1), 2.0, 6.5, 0, 2.0, math.inf)
     arrival, gauges = read_records(fleet.out)
     assert (arrival.kind, arrival.t_ms, arrival.worker, arrival.rank, arrival.request) == (K.ARRIVAL, 2.0, 0, 0, 0)
     assert (arrival.a, arrival.b, arrival.c, arrival.d) == (9, 5, 3, 1)

@@ -57,6 +57,7 @@ class Figures:
         self.reasons: Counter[str] = Counter()  # of those rejected or failed
         self.num_arrived = 0
         self.num_preemptions = 0
+        self.decisions: Counter[str] = Counter()  # of a policy, by kind
         self.num_passes = 0
         self.num_rank_passes = 0
         self.prefill_tokens = 0
@@ -71,6 +72,7 @@ class Figures:
             LogEvent.ARRIVAL.value: self._arrive,
             LogEvent.ADMISSION.value: self._admit,
             LogEvent.PREEMPTION.value: self._preempt,
+            LogEvent.DECISION.value: self._decide,
             LogEvent.PASS_START.value: self._start,
             LogEvent.PASS_END.value: self._end_pass,
             LogEvent.TOKENS.value: self._emit,
@@ -106,7 +108,11 @@ class Figures:
     def _preempt(self, event: Event) -> None:
         self.num_preemptions += 1
 
+    def _decide(self, event: Event) -> None:
+        self.decisions[event["kind"]] += 1
+
     def _start(self, event: Event) -> None:
+        self.decisions["budget"] += sum("budget" in rank for rank in event["ranks"])
         self._prompts[event["worker"]] = {name for rank in event["ranks"] for name, _ in rank.get("prefill", ())}
 
     def _end_pass(self, event: Event) -> None:

@@ -32,6 +32,7 @@ class Setup:
     sla_ttft_ms: float | None
     sla_itl_ms: float | None
     sla_e2e_ms: float | None
+    policy: str
 
     def blocks_of(self, tokens: int) -> int:
         """Blocks that so many tokens need."""
@@ -63,6 +64,7 @@ def read_setup(header: Mapping[str, Any], name: str) -> Setup:
         sla_ttft_ms=find.bound("options", "sla_ttft_ms"),
         sla_itl_ms=find.bound("options", "sla_itl_ms"),
         sla_e2e_ms=find.bound("options", "sla_e2e_ms"),
+        policy=find.text_or("fcfs", "options", "policy"),
     )
 
 
@@ -89,6 +91,11 @@ class _Finder:
         if not isinstance(value, str):
             raise self._wrong(path, "a text", value)
         return value
+
+    def text_or(self, default: str, *path: str) -> str:
+        """A text that logs of before there was such a setting lack."""
+        section = self._find(path[:-1])
+        return self.text(*path) if isinstance(section, dict) and path[-1] in section else default
 
     def flag(self, *path: str) -> bool:
         value = self._find(path)

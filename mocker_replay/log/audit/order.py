@@ -13,7 +13,7 @@ from mocker_replay.log.audit.form import Event
 from mocker_replay.log.audit.header import Setup
 from mocker_replay.log.audit.ledger import Group, Ledger, Pass
 
-_STARTS: Final = frozenset({LogEvent.ADMISSION, LogEvent.PREEMPTION})
+_STARTS: Final = frozenset({LogEvent.ADMISSION, LogEvent.PREEMPTION, LogEvent.DECISION})
 _OF_END: Final = frozenset(
     {
         LogEvent.KV_REMOVED, LogEvent.KV_STORED, LogEvent.FIRST_TOKEN, LogEvent.TOKENS,
@@ -58,7 +58,7 @@ class Order:
     def leaves(self, event: Event) -> Group | None:
         """The open group, if this line is not of it any more; it is closed then."""
         group = self._ledger.group
-        if group is None or event["event"] in _MEMBERS[group.kind]:
+        if group is None or (event["event"] in _MEMBERS[group.kind] and not _is_placement(event)):
             return None
         self._ledger.group = None
         return group
@@ -69,7 +69,7 @@ class Order:
         if not self._grouped:
             self._check_time(event)
             return
-        if kind in _MEMBERS_OF_ANY:
+        if kind in _MEMBERS_OF_ANY and not _is_placement(event):
             self._check_member(event)
             return
         self._check_time(event)
@@ -129,6 +129,8 @@ class Order:
         kind, t_ms = event["event"], event["t_ms"]
         if t_ms < _FIRST_MS:
             self._findings.add("time", "time begins at 0", t_ms, _FIRST_MS)
+        if _is_placement(event):
+            return  # at the time of its arrival, which the rule `decision` holds it to
         if kind == LogEvent.ARRIVAL:
             if t_ms < self._arrived_ms:
                 self._findings.add("time", "an arrival comes before the one above it", t_ms, self._arrived_ms)
@@ -156,6 +158,11 @@ class Order:
         request = self._ledger.live.get(event["request"])
         if request is not None and not self._setup.measured and event["t_ms"] < request.arrived_ms:
             self._findings.add("time", "a cancellation before its arrival", event["t_ms"], request.arrived_ms)
+
+
+def _is_placement(event: Event) -> bool:
+    """A decision that belongs to an arrival, not to a pass."""
+    return bool(event["event"] == LogEvent.DECISION and event["kind"] == "placement")
 
 
 def _phase(event: Event) -> int:

@@ -35,6 +35,7 @@ RULES: Final[dict[str, Rule]] = {
     "submission": Rule(_P, "a request is submitted once, between passes, before all else"),
     "admission": Rule(_R, "only a waiting request is admitted; readmission only after a preemption"),
     "preemption": Rule(_R, "only a running request is preempted; count and generated tokens are right"),
+    "decision": Rule(_R, "a decision of a policy names who could be chosen, and is followed by what it decides"),
     "first-token": Rule(_R, "the first token comes once, to a running request"),
     "cancellation": Rule(_P, "a cancellation finds what its result says, and ends what it found"),
     "end": Rule(_R, "who finishes runs, who is rejected never ran; a reason fits its event and figures"),
@@ -61,7 +62,7 @@ RULES: Final[dict[str, Rule]] = {
     "fpm-batch": Rule(_P, "the forward-pass record counts the batch that was scheduled"),
     "fpm-queue": Rule(_P, "the forward-pass record counts the requests that wait"),
     # limits
-    "budget": Rule(_P, "a rank schedules no more than `max_num_batched_tokens`"),
+    "budget": Rule(_P, "a rank schedules no more than `max_num_batched_tokens`, or than the budget its policy set"),
     "max-seqs": Rule(_R, "a rank runs no more than `max_num_seqs` requests"),
     "chunking": Rule(_P, "without chunked prefill a prompt is computed in one pass"),
     "model-len": Rule(_R, "prompt and output of a request stay within `max_model_len`"),

@@ -16,6 +16,7 @@ import orjson
 from mocker_replay.errors import ExitCode
 from mocker_replay.events import LogEvent
 from mocker_replay.log.audit.cache import Cache
+from mocker_replay.log.audit.decisions import Decisions
 from mocker_replay.log.audit.ends import Ends
 from mocker_replay.log.audit.figures import Figures
 from mocker_replay.log.audit.findings import Finding, Findings, Place
@@ -125,17 +126,20 @@ class _Pass:
         self.untold: dict[str, str] = {}
         ends, work = Ends(setup, ledger, findings), Work(setup, ledger, findings)
         limits, gauges = Limits(setup, ledger, findings), Gauges(setup, ledger, findings)
-        cache = Cache(setup, ledger, findings)
+        cache, decisions = Cache(setup, ledger, findings), Decisions(setup, ledger, findings)
         self._nameless = _merged(self.passes.before, limits.any, gauges.any, cache.any, self.totals.any)
-        by_name = (self.life.before, ends.before, self.tokens.before, self.passes.before_by_name, work.before)
+        by_name = (
+            self.life.before, ends.before, self.tokens.before, self.passes.before_by_name, work.before, decisions.before
+        )  # fmt: skip
         self._before = _merged(*by_name, limits.before, gauges.before, cache.before)
         if self.figures is not None:
             self._before = _merged(self._before, self.figures.any)
         self._after = _merged(limits.after, gauges.after, self.passes.after_by_name)
         self._closing_nameless = _merged(cache.closing_any)
         self._closing = _merged(
-            self.life.closing, work.closing, self.passes.closing_by_name, self.tokens.closing, gauges.closing
-        )
+            self.life.closing, work.closing, self.passes.closing_by_name, self.tokens.closing, gauges.closing,
+            decisions.closing,
+        )  # fmt: skip
         self.suspended: Place | None = None  # the line from which on requests cannot be told apart
         self._line = 1
 

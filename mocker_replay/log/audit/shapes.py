@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 Check = Callable[[Any], bool]
 
+_REASON: Final = re.compile("[a-z0-9_]{1,40}", re.ASCII)
 _UINT64_END: Final = 1 << 64
 _COUNTED: Final = (
     "num_prefill_requests", "sum_prefill_tokens", "sum_prefill_kv_tokens", "num_decode_requests",
@@ -34,6 +36,25 @@ class Field(NamedTuple):
 
 def is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
+
+
+def is_integer(value: Any) -> bool:
+    return type(value) is int
+
+
+def is_reason(value: Any) -> bool:
+    """A reason of a policy."""
+    return type(value) is str and _REASON.fullmatch(value) is not None
+
+
+def is_choice(value: Any) -> bool:
+    """What would have been chosen: a request, or `[worker, rank]`."""
+    return is_text(value) or (type(value) is list and len(value) == 2 and all(map(is_count, value)))
+
+
+def is_budget(value: Any) -> bool:
+    """`[tokens, reason]`"""
+    return type(value) is list and len(value) == 2 and is_count(value[0]) and is_reason(value[1])
 
 
 def is_time(value: Any) -> bool:

@@ -46,6 +46,9 @@ def derive(figures: Figures, setup: Setup, end: str) -> Summary:
     if any(bound is not None for bound in (setup.sla_ttft_ms, setup.sla_itl_ms, setup.sla_e2e_ms)):
         summary |= _goodput(done, setup, summary["duration_ms"])
     summary |= _run(figures, setup, end)
+    if setup.policy != "fcfs":
+        kinds = ("order", "victim", "veto", "budget", "placement")
+        summary |= {"policy": setup.policy, "policy_decisions": {kind: figures.decisions[kind] for kind in kinds}}
     summary |= {name: Untold("depends on the host") for name in _WALL_CLOCK}
     return summary | {"wall_clock_fields": list(_WALL_CLOCK)}
 
