@@ -167,3 +167,22 @@ def test_requests_that_only_one_side_completes(folder: Path) -> None:
     assert metrics["completed_requests"]["verdict"] == "worse"
     page = compare(folder, "chat.jsonl", "--variant", FAST, "--variant", small).stdout
     assert "requests completed only in the baseline" in page
+
+
+def test_policies_are_compared(folder: Path) -> None:
+    (folder / "mine.py").write_text(
+        "from mocker_replay.policies import Policy\n"
+        "class LongestFirst(Policy):\n"
+        "    def order_key(self, request, rank):\n        return -request.input_tokens\n"
+    )
+    few = ("--max-num-seqs", "8")
+    own = '{"name": "own", "policy": "mine:LongestFirst"}'
+    sjf = '{"name": "sjf", "policy": "sjf"}'
+    done = compare(folder, "chat.jsonl", "--variant", FAST, "--variant", own, "--variant", sjf, *few, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [variant["options"]["policy"] for variant in found["variants"]] == ["fcfs", "mine:LongestFirst", "sjf"]
+    assert found["comparisons"][1]["metrics"][0]["relative"] < 0  # mean time to first token
+    done = compare(folder, "chat.jsonl", "--variant", FAST, "--variant", '{"policy": "sjff"}')
+    assert done.returncode == 2
+    assert "--variant 2: policy: " in done.stderr
