@@ -123,6 +123,8 @@ class PairedRuns:
             series = [variant - baseline, variant, baseline]
         else:
             series = [variant - ratio * baseline]
+        # Waiting builds up on itself: where it does in one run, a difference may only look independent.
+        waits = [variant, baseline] if metric.is_waiting else []
         # What is left of figures that are in proportion is rounding, and has no correlation to speak of.
         series[0][np.abs(series[0]) <= _ROUNDING * np.abs(variant).max(initial=0.0)] = 0.0
         for num_blocks in NUM_BLOCKS:
@@ -132,11 +134,23 @@ class PairedRuns:
             sums = [_block_sums(one, block_of, num_blocks) for one in series]
             correlations = [neighbour_correlation(one) for one in sums]
             df = min(degrees_of_freedom(one) for one in sums)
+            waiting = [neighbour_correlation(_block_sums(one, block_of, num_blocks)) for one in waits]
+            if max(waiting, default=0.0) > _CORRELATION_MAX_LAST / math.sqrt(num_blocks):
+                continue
             limit = _CORRELATION_MAX if strict or num_blocks > NUM_BLOCKS[-1] else _CORRELATION_MAX_LAST
             if max(correlations) <= limit / math.sqrt(num_blocks) and df >= DF_MIN:
-                kept = max(correlations[0], 0.0)
-                return _Blocks(num_blocks, df, (1.0 + kept) / (1.0 - kept))
+                return _Blocks(num_blocks, df, self._inflation(series[0], num_blocks, max(correlations[0], 0.0)))
         return None
+
+    def _inflation(self, series: Float64s, num_blocks: int, correlation: float) -> float:
+        """By how much the variance of the blocks is too small, by their neighbours or by what longer blocks say."""
+        variances = {}
+        for fewer in NUM_BLOCKS:
+            if fewer <= num_blocks:
+                sums = _block_sums(series, self.block_of(fewer), fewer)
+                variances[fewer] = float(sums.var()) * fewer * fewer / (fewer - 1)
+        own = variances[num_blocks]
+        return max((1.0 + correlation) / (1.0 - correlation), max(variances.values()) / own if own > 0.0 else 1.0)
 
 
 def influence(metric: Metric, sample: RunSample) -> Float64s:

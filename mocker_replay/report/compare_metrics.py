@@ -45,6 +45,11 @@ class Metric:
     needs_goals: bool = False
 
     @property
+    def is_waiting(self) -> bool:
+        """It is the mean of a latency that holds the time in the queue."""
+        return self.kind is Kind.MEAN and self.column != "tpot_ms"
+
+    @property
     def is_of_span(self) -> bool:
         """It is made of the duration of the run, which is no sum over independent stretches: queues carry over."""
         return self.column == "span_ms" or self.per == "span_s"
