@@ -61,11 +61,11 @@ demo: build
 	$(VENV)/bin/mocker-replay run $(DEMO_TRACE)
 
 test: build
-	$(PY) -m pytest
+	$(PY) -m pytest -n auto --dist loadfile
 
 debug: build
 	MR_DEBUG=1 $(PY) setup.py -q build_ext --inplace --force
-	MR_DEBUG=1 $(PY) -m pytest -m 'not packaging and not bench'; status=$$?; \
+	MR_DEBUG=1 $(PY) -m pytest -n auto --dist loadfile -m 'not packaging and not bench'; status=$$?; \
 	  $(PY) setup.py -q build_ext --inplace --force && exit $$status
 
 lint: build $(VENV)/.lint
