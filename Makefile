@@ -17,11 +17,12 @@ DEMO_TRACE ?= traces/chat-shared-prefix.jsonl
 # Requirements stand in pyproject.toml alone; this prints one list of them, quoted for the shell.
 REQUIREMENTS = $(PY) -c 'import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print(*(repr(r) for r in eval(sys.argv[1], {"p": p})))'
 
-.PHONY: help venv build demo test debug lint types bench peer fuzz-peer golden-update dist clean
+.PHONY: help venv build demo test goldens debug lint types bench peer fuzz-peer golden-update dist clean
 
 help:
 	@echo "demo           build, install and replay a shipped trace, with its summary on the screen"
 	@echo "test           build, install and run every test"
+	@echo "goldens        check tests/goldens with the command itself; report in build/goldens.xml"
 	@echo "lint, types    style of Python and Cython; types and stubs"
 	@echo "debug          the tests against a build with all checks on"
 	@echo "bench          benchmarks, release build only"
@@ -63,6 +64,9 @@ demo: build
 test: build
 	$(PY) -m pytest -n auto --dist loadfile
 
+goldens: build
+	$(VENV)/bin/mocker-replay golden check --dir tests/goldens --junit build/goldens.xml
+
 debug: build
 	MR_DEBUG=1 $(PY) setup.py -q build_ext --inplace --force
 	MR_DEBUG=1 $(PY) -m pytest -n auto --dist loadfile -m 'not packaging and not bench'; status=$$?; \
@@ -98,6 +102,7 @@ fuzz-peer: build $(PEER)
 	MR_PEER_PYTHON=$(PEER) $(PY) -m tests.fuzz.peer --cases $(CASES) --seed $(SEED)
 
 golden-update: build
+	$(VENV)/bin/mocker-replay golden update --dir tests/goldens '*'
 	GOLDEN_UPDATE=1 $(PY) -m pytest tests/golden
 
 dist: $(VENV)/.buildable

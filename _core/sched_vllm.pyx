@@ -178,7 +178,8 @@ cdef class VllmScheduler(PolicyScheduler):
         if self.preempted or self.num_running >= self.max_num_seqs or self.num_waiting == 0:
             return 0
         self.open_queue()
-        while self.num_running < self.max_num_seqs and self.any_candidate():
+        # An admission itself may preempt: under MTP, what a look-up counts as held may not be what is reused.
+        while not self.preempted and self.num_running < self.max_num_seqs and self.any_candidate():
             slot = self.candidate()
             request = &self.requests.slots[slot]
             length = request.n_in + request.gen

@@ -1,11 +1,11 @@
 """Whether lateness grows: a steady load for a long time, and the slope of its lateness over the time of the wall.
 
 Part of `realtime_fidelity.py`, which has the command line. Fixed pass times and evenly spaced requests make one moment
-of the run like any other, so that whatever changes with time changes by itself. The slope of the mean lateness of
-each ten seconds is judged, which sees everything, other work on the machine included, so the machine has to be left
-alone meanwhile: there is drift if it is not 0 within three of its standard errors. The slope of the least lateness of each
-second is shown beside it; it sees less of what others do. Slopes are least squares over blocks of time, since passes next
-to each other are alike.
+of the run like any other, so that whatever changes with time changes by itself. The slope of the mean lateness of each
+ten seconds is judged: there is drift if it is not 0 within three of its standard errors. It sees other work on the
+machine, too, so the machine has to be left alone meanwhile. The slope of the least lateness of each second is shown
+beside it; it sees less of what others do. Slopes are least squares over blocks of time, since passes next to each other
+are alike.
 """
 
 from __future__ import annotations

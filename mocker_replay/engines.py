@@ -20,6 +20,7 @@ from mocker_replay._core.timing import TimingModel
 from mocker_replay.config import EngineConfig
 from mocker_replay.errors import ConfigError
 
+COUNT_MAX = 2**63 - 1  # of passes, or of tokens in a pool; a run that counts further never ends
 BlockTokens = Callable[[int, int, int], bytes]
 
 
@@ -93,7 +94,7 @@ def build_machine(
         VllmScheduler(
             worker,
             rank,
-            num_gpu_blocks=config.num_gpu_blocks,
+            num_gpu_blocks=min(config.num_gpu_blocks, COUNT_MAX // config.block_size),
             block_size=config.block_size,
             trace_block_size=trace_block_size,
             timing=timing,
@@ -113,4 +114,4 @@ def build_machine(
         )
         for rank in range(config.dp_size)
     ]
-    return Machine(Engine(worker, ranks, config.prefill_schedule_interval), out)
+    return Machine(Engine(worker, ranks, min(config.prefill_schedule_interval, COUNT_MAX)), out)

@@ -14,11 +14,12 @@ import itertools
 import os
 import stat
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, NoReturn
 
-from mocker_replay.errors import ClosedPipe, OutputError
+from mocker_replay.errors import ClosedPipe, Fault, OutputError, UsageError
 
 BUFFER_BYTES = 1 << 18
 STDOUT = "-"
@@ -137,15 +138,30 @@ def open_output(path: str | os.PathLike[str]) -> Output:
     if name == STDOUT:
         return _open_stdout()
     try:
-        target = Path(os.path.realpath(name))  # through links, so that the link stays one
-        mode = _mode_of(target)
+        mode = _mode_of(Path(name))
         if mode is not None and stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if mode is not None and not stat.S_ISREG(mode):
-            return Output(name, open(target, "wb", buffering=BUFFER_BYTES))
+            # By its own name: what /dev/stdout leads to may have none.
+            return Output(name, open(name, "wb", buffering=BUFFER_BYTES))
+        target = Path(os.path.realpath(name))  # through links, so that the link stays one
         return _open_renamed(name, target)
     except (OSError, ValueError) as exc:  # ValueError: a name with a null byte
         raise _output_error(name, exc) from exc
+
+
+def refuse_overwriting(flag: str, output: str, inputs: Mapping[str, str]) -> None:
+    """An output must not take the place of what is read.
+
+    Args:
+        inputs: what is read, by what it is called.
+
+    Raises:
+        UsageError: it would.
+    """
+    for what, path in inputs.items():
+        if STDOUT not in (output, path) and os.path.isfile(path) and os.path.realpath(output) == os.path.realpath(path):
+            raise UsageError.of([Fault(flag, 0, "", "", f"{output} is already taken by {what}")])
 
 
 def _open_stdout() -> Output:

@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Installed, pytest finds it by itself; in a checkout that is only built, here.
+pytest_plugins = ["mocker_replay.pytest_plugin"]
+
 ROOT = Path(__file__).resolve().parent.parent
 # `pytest` tries few examples and the same ones each time; HYPOTHESIS_PROFILE=thorough looks for new ones.
 settings.register_profile("default", deadline=None, derandomize=True, max_examples=60)

@@ -39,6 +39,8 @@ MAY_IMPORT = {
     "golden": {"log", "report", "replay"},
     "compare": {"trace", "report", "replay"},
     "cli": {"trace", "log", "report", "shells", "live", "replay", "golden", "compare"},
+    "pytest_items": set(),
+    "pytest_plugin": {"pytest_items", "cli", "golden"},
 }
 FOOT = {"_core", "config", "engines", "errors", "outputs", "events", "identity", "policies", "__version__"}
 USES_CORE = {"identity", "events", "engines", "policies"}  # of the foot

@@ -69,6 +69,7 @@ def run_main(argv: list[str]) -> int:
     """Run the command; errors become text on standard error and an exit code."""
     from mocker_replay.cli.console import complain
 
+    _have_streams()
     try:
         code = _dispatch(argv)
         sys.stdout.flush()
@@ -84,6 +85,14 @@ def run_main(argv: list[str]) -> int:
     except MockerReplayError as exc:
         complain(exc)
         return int(exc.exit_code)
+
+
+def _have_streams() -> None:
+    """Where the caller has closed a stream, what is written there is shown to nobody; the exit code still tells."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
 def _dispatch(argv: list[str]) -> int:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from mocker_replay.cli.console import complain, plain
+
 if TYPE_CHECKING:
     from mocker_replay.log.audit.findings import Finding
     from mocker_replay.log.audit.run import AuditReport
@@ -33,7 +35,6 @@ def audit(
     The report goes to standard output. Exit codes: 0 clean, 1 findings, 2 no event log, truncated or damaged, or bad
     usage.
     """
-    from mocker_replay.cli.console import complain
     from mocker_replay.log.audit.run import audit as audit_log
     from mocker_replay.log.audit.run import read_summary
     from mocker_replay.log.reader import LogError
@@ -45,7 +46,7 @@ def audit(
         sys.stdout.write(orjson.dumps(report.to_mapping(), option=orjson.OPT_INDENT_2).decode() + "\n")
     else:
         for finding in report.findings[:_LISTED]:
-            sys.stdout.write(f"{_plain_path(report.log)}:{_finding_text(finding)}\n")
+            sys.stdout.write(plain(f"{report.log}:{_finding_text(finding)}") + "\n")
         if report.num_findings > _LISTED:
             sys.stdout.write(f"... {report.num_findings - _LISTED:,} further findings are not listed\n")
         if not quiet:
@@ -72,7 +73,7 @@ def _value(value: Any) -> str:
 def _text(report: AuditReport) -> Iterator[tuple[str, str]]:
     if report.damage is None:
         told = f"{report.num_findings:,} findings in" if report.num_findings else "clean,"
-        yield "log", f"{_plain_path(report.log)}: {told} {report.num_events:,} lines"
+        yield "log", f"{plain(report.log)}: {told} {report.num_events:,} lines"
     yield "level", str(report.setup.level)
     for rule, count in report.by_rule.items():
         yield "broken", f"{rule}: {count:,}"
@@ -86,7 +87,3 @@ def _text(report: AuditReport) -> Iterator[tuple[str, str]]:
         by_reason.setdefault(why, []).append(figure)
     for why, figures in by_reason.items():
         yield "not compared", f"{', '.join(figures)}: {why}"
-
-
-def _plain_path(log: str) -> str:
-    return log.encode(errors="backslashreplace").decode()

@@ -76,7 +76,8 @@ def _xml(text: str) -> str:
 
 
 def _data(text: str) -> str:
-    """As the runner decodes it: a line ends at its line break."""
+    """As the runner decodes it: a line ends at its line break. A path need not be Unicode."""
+    text = text.encode(errors="backslashreplace").decode()
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 

@@ -6,6 +6,7 @@ import difflib
 import importlib
 import sys
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 import typer
@@ -53,7 +54,13 @@ def run_verb(verb: str, argv: list[str]) -> int:
         near = difflib.get_close_matches(argv[0], subverbs, n=1)
         meant = f"; did you mean {near[0]}?" if near else ""
         raise UsageError(f"{verb} has no verb {argv[0]}{meant}\nhint: {PROGRAM} {verb} --help")
-    return run_function(getattr(module, argv[0]), f"{verb} {argv[0]}", argv[1:])
+    return run_function(subverb(module, argv[0]), f"{verb} {argv[0]}", argv[1:])
+
+
+def subverb(module: ModuleType, name: str) -> Callable[..., Any]:
+    """The function of a verb's verb; one that is called like a built-in function has an underscore behind its name."""
+    function: Callable[..., Any] = getattr(module, f"{name}_", None) or getattr(module, name)
+    return function
 
 
 def _group_overview(verb: str, subverbs: Mapping[str, str]) -> str:
@@ -63,11 +70,16 @@ def _group_overview(verb: str, subverbs: Mapping[str, str]) -> str:
     )
 
 
-def run_function(function: Callable[..., Any], verb: str, argv: list[str]) -> int:
-    """Read `argv` by the signature of `function` and call it."""
+def command_of(function: Callable[..., Any], verb: str) -> Any:
+    """The command that reads its words by the signature of `function`."""
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
     single.command(verb, cls=GroupedCommand, context_settings=_CONTEXT)(function)
-    command = typer.main.get_command(single)
+    return typer.main.get_command(single)
+
+
+def run_function(function: Callable[..., Any], verb: str, argv: list[str]) -> int:
+    """Read `argv` by the signature of `function` and call it."""
+    command = command_of(function, verb)
     try:
         return int(command.main(argv, prog_name=f"{PROGRAM} {verb}", standalone_mode=False) or 0)
     except SystemExit:  # Typer's answer to a pipe closed by its reader, even where it is not to exit

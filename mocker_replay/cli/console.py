@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -13,8 +14,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 SUMMARY_WIDTH = 100  # columns where the output is not a terminal
+# Control characters, separators of lines, marks that turn text round, bytes of a path that are no text.
+_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _RED = "31"
 _YELLOW = "33"
+
+
+def plain(text: str) -> str:
+    """Text that somebody else has chosen, a name or a path: one line, and nothing in it that a terminal would obey."""
+    return _UNSEEN.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
 
 
 def complain(exc: MockerReplayError) -> None:
@@ -22,7 +30,7 @@ def complain(exc: MockerReplayError) -> None:
     faults = getattr(exc, "faults", ())
     lines = [str(fault) for fault in faults] or str(exc).splitlines() or [type(exc).__name__]
     for at, line in enumerate(lines):
-        _say(f"{_label('error', _RED)} {line}" if faults or at == 0 else line)
+        _say(f"{_label('error', _RED)} {plain(line)}" if faults or at == 0 else plain(line))
     omitted = getattr(exc, "omitted", 0)
     if omitted:
         _say(f"hint: {omitted} further faults are not listed")

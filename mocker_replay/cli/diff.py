@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from mocker_replay.errors import ExitCode
+from mocker_replay.outputs import refuse_overwriting
 
 if TYPE_CHECKING:
     from mocker_replay.cli.ci_reports import Case
@@ -62,6 +63,8 @@ def diff(
     from mocker_replay.cli.diff_text import render_diff
     from mocker_replay.log.diff import diff_logs
 
+    if junit is not None:
+        refuse_overwriting("--junit", junit, {"A": a, "B": b})
     result = diff_logs(
         a, b, ignore=ignore or (), verify=verify, all_settings=all_settings, window_lines=window, history_lines=history
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from mocker_replay.cli.console import plain
+
 if TYPE_CHECKING:
     from mocker_replay.log.diff_metrics import Metric
     from mocker_replay.log.diff_result import FirstDifference, LineCounts, LogDiff, PassHere
@@ -30,7 +32,7 @@ def headline(diff: LogDiff) -> str:
 
 def render_diff(diff: LogDiff) -> str:
     """All that was found, a label and a text on each line."""
-    return "".join(f"{label:<{LABEL_WIDTH}}{text}\n" for label, text in _lines(diff))
+    return "".join(f"{label:<{LABEL_WIDTH}}{plain(text)}\n" for label, text in _lines(diff))
 
 
 def _lines(diff: LogDiff) -> Iterator[tuple[str, str]]:
@@ -62,7 +64,7 @@ def _first(first: FirstDifference) -> Iterator[tuple[str, str]]:
     if len(first.fields) > _FIELDS_MAX:
         yield "", f"and {len(first.fields) - _FIELDS_MAX} more"
     for name, event, number in (("a", first.a, first.a_line), ("b", first.b, first.b_line)):
-        text = "no more lines" if event is None else _plain(event)
+        text = "no more lines" if event is None else _json_text(event)
         yield name if number is None else f"{name}, line {number}", text
     if first.pass_here is not None:
         yield "pass", _pass_text(first.pass_here)
@@ -71,7 +73,7 @@ def _first(first: FirstDifference) -> Iterator[tuple[str, str]]:
         return
     yield "before", f"{first.history.about}: {first.history.num_lines:,} lines"
     for event in first.history.events:
-        yield "", _plain(event)
+        yield "", _json_text(event)
 
 
 def _pass_text(here: PassHere) -> str:
@@ -122,10 +124,10 @@ def _figure(value: float | None) -> str:
 
 def field_text(found: FieldDifference, a: str = "a", b: str = "b") -> str:
     """One field of two sides that are called so."""
-    return f"{found.field}: {a} {_plain(found.a)}, {b} {_plain(found.b)}"
+    return f"{found.field}: {a} {_json_text(found.a)}, {b} {_json_text(found.b)}"
 
 
-def _plain(value: object) -> str:
+def _json_text(value: object) -> str:
     """JSON, shortened to what fits a screen."""
     import orjson
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from mocker_replay.cli.console import plain
 from mocker_replay.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def explain(
 
         sys.stdout.write(orjson.dumps(told.to_mapping(), option=orjson.OPT_INDENT_2).decode() + "\n")
     else:
-        sys.stdout.write("".join(f"{label:<{_LABEL_WIDTH}}{text}\n" for label, text in _text(told)))
+        sys.stdout.write("".join(f"{label:<{_LABEL_WIDTH}}{plain(text)}\n" for label, text in _text(told)))
     return int(ExitCode.OK)
 
 
@@ -49,9 +50,9 @@ def _text(told: Explanation) -> Iterator[tuple[str, str]]:
     reason = f" ({told.reason})" if told.reason else ""
     yield "request", f"{told.request}: {told.input_tokens:,} prompt tokens, worker {told.worker} rank {told.rank}"
     yield "end", f"{told.end}{reason} with {told.output_tokens:,} of {told.asked_tokens:,} tokens"
-    yield "arrival ms", _plain(told.arrival_ms)
-    yield "end ms", _plain(told.end_ms)
-    yield "latency ms", _plain(float(told.exact_ms))
+    yield "arrival ms", _exact(told.arrival_ms)
+    yield "end ms", _exact(told.end_ms)
+    yield "latency ms", _exact(float(told.exact_ms))
     meanwhile: dict[str, int] = {}
     for stretch in told.stretches:
         meanwhile[stretch.part] = meanwhile.get(stretch.part, 0) + (stretch.passes_meanwhile or 0)
@@ -60,9 +61,9 @@ def _text(told: Explanation) -> Iterator[tuple[str, str]]:
         total += exact_ms
         share = f"{float(exact_ms / told.exact_ms):7.1%}" if told.exact_ms else " " * 7
         passes = f"; {meanwhile[part]:,} passes of its rank meanwhile" if meanwhile[part] else ""
-        yield part, f"{_plain(float(exact_ms)):>22} {share}  {count:>5} x  {PARTS[part]}{passes}"
+        yield part, f"{_exact(float(exact_ms)):>22} {share}  {count:>5} x  {PARTS[part]}{passes}"
     verdict = "is the latency exactly" if total == told.exact_ms else "is not the latency"
-    yield "sum", f"{_plain(float(total)):>22}  {verdict}"
+    yield "sum", f"{_exact(float(total)):>22}  {verdict}"
     yield from _passes(told)
     for text in told.untold:
         yield "untold", text
@@ -89,5 +90,5 @@ def _sharing(stretch: Stretch) -> str:
     )
 
 
-def _plain(value: float) -> str:
+def _exact(value: float) -> str:
     return repr(value)

@@ -1,4 +1,4 @@
-"""`mocker-replay golden record|check|update`: blessed runs.
+"""`mocker-replay golden record|check|update|list`: blessed runs.
 
 It decides what is printed where and which exit code is returned; goldens are `mocker_replay.golden`.
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from mocker_replay.cli import flags
+from mocker_replay.cli.console import plain
 from mocker_replay.cli.run import RUN_SETTINGS, run, run_settings
 from mocker_replay.errors import ExitCode, Fault, UsageError
 
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
     from mocker_replay.cli.ci_reports import Case
     from mocker_replay.config import TimingCallable
     from mocker_replay.golden.check import GoldenUpdate
+    from mocker_replay.golden.manifest import GoldenError, Manifest
     from mocker_replay.golden.result import GoldenResult
 
 SUBVERBS: Final = {
     "record": "Run a trace and bless what comes of it.",
     "check": "Run goldens afresh and compare.",
     "update": "Bless what has changed.",
+    "list": "Tell what goldens there are.",
 }
 TITLE: Final = "mocker-replay golden"
 _GOLDEN: Final = "Golden"
@@ -39,6 +42,10 @@ TimingModelFlag = Annotated[
         help="Where the timing model is, if a golden used a Python object that has moved.",
     ),
 ]  # fmt: skip
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="NAME", help="Goldens, by name or pattern ('chat-*'); all of them if none."),
+]
 Json = Annotated[bool, typer.Option("--json", rich_help_panel=_OUT, help="The result as one JSON object.")]
 Junit = Annotated[str | None, typer.Option("--junit", metavar="FILE", rich_help_panel=_OUT, help="JUnit XML.")]
 Github = Annotated[bool, typer.Option("--github", rich_help_panel=_OUT, help="Annotations of GitHub Actions.")]
@@ -71,7 +78,7 @@ def record(ctx: typer.Context, **given: Any) -> int:
     if not given["quiet"]:
         log = golden.manifest.log
         text = f"{log['events']:,} events of level {golden.manifest.level}, digest {log['digest'][:12]}"
-        sys.stdout.write(f"recorded        {folder.place(given['name'])}: {text}\n")
+        sys.stdout.write(f"recorded        {plain(str(folder.place(given['name'])))}: {text}\n")
     return int(ExitCode.OK)
 
 
@@ -122,9 +129,7 @@ def _tolerances(texts: Sequence[str]) -> dict[str, float]:
 
 
 def check(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Goldens; all of them if none.")
-    ] = None,
+    names: Names = None,
     goldens: Folder = "goldens",
     timing_model: TimingModelFlag = None,
     json: Json = False,
@@ -145,7 +150,7 @@ def check(
 
     folder = GoldenFolder(goldens)
     model = _model(timing_model)
-    results = [check_golden(folder, name, timing_model=model) for name in _chosen(names, folder)]
+    results = [check_golden(folder, name, timing_model=model) for name in folder.matching(names or ())]
     _report(folder, results, junit, github, json)
     if json:
         same = exit_code_of(results) == ExitCode.OK
@@ -156,7 +161,7 @@ def check(
 
 
 def update(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Goldens.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Goldens, by name or pattern ('chat-*').")],
     goldens: Folder = "goldens",
     with_log: Annotated[
         bool | None,
@@ -183,7 +188,8 @@ def update(
     folder = GoldenFolder(goldens)
     model = _model(timing_model)
     updates: list[GoldenUpdate] = [
-        update_or_tell(folder, name, with_log=with_log, dry_run=dry_run, timing_model=model) for name in names
+        update_or_tell(folder, name, with_log=with_log, dry_run=dry_run, timing_model=model)
+        for name in folder.matching(names)
     ]
     if json:
         _print_json({"goldens": [found.to_mapping() for found in updates]})
@@ -192,11 +198,27 @@ def update(
     return int(max(found.exit_code for found in updates))
 
 
-def _chosen(names: Sequence[str] | None, folder: Any) -> list[str]:
-    chosen = list(dict.fromkeys(names or folder.names()))
-    if not chosen:
-        raise UsageError(f"{folder.path}: holds no golden; mocker-replay golden record NAME TRACE makes one")
-    return chosen
+def list_(names: Names = None, goldens: Folder = "goldens", json: Json = False) -> int:
+    """Tell what goldens there are: their events, level and trace, and whether the log is stored. Nothing is run.
+
+    Exit codes: 0 told, 2 no golden, or one that cannot be read.
+    """
+    from mocker_replay.cli.golden_text import render_list
+    from mocker_replay.golden.folder import GoldenFolder
+
+    folder = GoldenFolder(goldens)
+    found = {name: folder.manifest_or_error(name) for name in folder.matching(names or ())}
+    if json:
+        _print_json({"goldens": [_listed(name, golden) for name, golden in found.items()]})
+    else:
+        sys.stdout.write(render_list(found))
+    return int(ExitCode.USAGE if any(isinstance(golden, UsageError) for golden in found.values()) else ExitCode.OK)
+
+
+def _listed(name: str, golden: Manifest | GoldenError) -> dict[str, object]:
+    if isinstance(golden, UsageError):
+        return {"name": name, "error": str(golden)}
+    return {"name": name, "level": golden.level, "trace": golden.trace, "log": golden.log, "error": None}
 
 
 def _model(text: str | None) -> TimingCallable | None:

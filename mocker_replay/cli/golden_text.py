@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from mocker_replay.cli.console import plain
 from mocker_replay.cli.diff_text import LABEL_WIDTH, field_text, render_diff
 from mocker_replay.cli.diff_text import headline as diff_headline
+from mocker_replay.golden.manifest import GoldenError, Manifest
 from mocker_replay.golden.result import Status
 
 if TYPE_CHECKING:
@@ -55,9 +57,23 @@ def render_updates(updates: Sequence[GoldenUpdate], *, dry_run: bool) -> str:
     return text
 
 
+def render_list(goldens: Mapping[str, Manifest | GoldenError]) -> str:
+    """A golden a line."""
+    width = max(LABEL_WIDTH, *(len(name) + 2 for name in goldens))
+    return "".join(f"{name:<{width}}{plain(_in_short(golden))}\n" for name, golden in goldens.items())
+
+
+def _in_short(golden: Manifest | GoldenError) -> str:
+    if isinstance(golden, GoldenError):
+        return f"unreadable: {golden}"
+    log, trace = golden.log, golden.trace
+    text = f"{log['events']:,} events of level {golden.level}" + (", log stored" if log.get("stored") else "")
+    return f"{text}, {trace.get('path')} ({trace.get('rows')} rows)"
+
+
 def _block(word: str, result: GoldenResult) -> str:
     lines = [(word, f"{result.name}: {headline(result)}"), *_details(result)]
-    return "".join(f"{label:<{LABEL_WIDTH}}{text}\n" for label, text in lines)
+    return "".join(f"{label:<{LABEL_WIDTH}}{plain(text)}\n" for label, text in lines)
 
 
 def _details(result: GoldenResult) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,9 @@ from typing import Annotated
 
 import typer
 
+from mocker_replay.cli.console import plain
 from mocker_replay.errors import ExitCode
+from mocker_replay.outputs import refuse_overwriting
 
 
 def timeline(
@@ -24,10 +26,11 @@ def timeline(
     """
     from mocker_replay.log.timeline import write_timeline
 
+    refuse_overwriting("--output", output, {"the log": log})
     counts = write_timeline(log, output)
     if not quiet and output != "-":
         sys.stdout.write(
-            f"{output.encode(errors='backslashreplace').decode()}: {counts.requests:,} requests in {counts.phases:,} "
+            f"{plain(output)}: {counts.requests:,} requests in {counts.phases:,} "
             f"phases, {counts.passes:,} passes of ranks, {counts.counters:,} counter values\n"
         )
     return int(ExitCode.OK)

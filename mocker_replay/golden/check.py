@@ -26,9 +26,8 @@ from mocker_replay.golden.manifest import GoldenError, Manifest, is_close
 from mocker_replay.golden.record import golden_of
 from mocker_replay.golden.result import GoldenResult, Status
 from mocker_replay.log.diff import diff_logs
-from mocker_replay.log.diff_result import LogDiff
 from mocker_replay.log.field_differences import FieldDifference, field_differences
-from mocker_replay.log.reader import LogError
+from mocker_replay.log.reader import EventLogReader, LogError
 
 _NO_CI = ("", "0", "false")
 
@@ -91,8 +90,8 @@ def _checked(folder: GoldenFolder, name: str, timing_model: TimingCallable | Non
 
 def _block_events(manifest: Manifest, where: str) -> int:
     value = manifest.log.get("block_events")
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise GoldenError(f"{where}: log.block_events: must be a whole number from 1 on (got {value})")
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**31:
+        raise GoldenError(f"{where}: log.block_events: must be a whole number from 1 to 2^31-1 (got {value})")
     return value
 
 
@@ -148,14 +147,13 @@ def _with_diff(result: GoldenResult, manifest: Manifest, stored: Path, fresh: Pa
         GoldenError: the stored log is not the recorded one.
     """
     try:
-        diff: LogDiff = diff_logs(stored, fresh)
+        with EventLogReader(stored) as log:
+            digest = log.verify()["digest"]
+        if digest != manifest.log.get("digest"):
+            raise GoldenError(f"{stored}: is not the log that {manifest.name} recorded: its digest is another one")
+        return replace(result, diff=diff_logs(stored, fresh))
     except LogError as exc:
         raise GoldenError(str(exc)) from None
-    if diff.damage[0] is not None:
-        raise GoldenError(diff.damage[0])
-    if diff.first is None:
-        raise GoldenError(f"{stored}: is not the log that {manifest.name} recorded: its digest is another one")
-    return replace(result, diff=diff)
 
 
 # -- update ------------------------------------------------------------------------------------------

@@ -6,9 +6,10 @@ there if the log was to be stored. The manifest is written last: a golden withou
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ SUMMARY = "summary.json"
 BLOCKS = "blocks.json"
 EVENTS = "events.jsonl.zst"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}", re.ASCII)
+_PATTERN = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,8 @@ class GoldenFolder:
             GoldenError: no name.
         """
         if not _NAME.fullmatch(name):
-            raise GoldenError(f"a golden is named by letters, digits, _ . + and - (got {name!r})")
+            hint = "; --dir names the folder it is in" if "/" in name else ""
+            raise GoldenError(f"a golden is named by letters, digits, _ . + and - (got {name!r}){hint}")
         return self.path / name
 
     def names(self) -> list[str]:
@@ -58,16 +61,44 @@ class GoldenFolder:
             GoldenError: there is no such folder.
         """
         if not self.path.is_dir():
-            raise GoldenError(f"{self.path}: no such folder of goldens")
+            raise GoldenError(f"{self.path}: no such folder of goldens; mocker-replay golden record makes one")
         files = {MANIFEST, SUMMARY, BLOCKS, EVENTS}
-        return sorted(
-            entry.name
-            for entry in self.path.iterdir()
-            if entry.is_dir() and _NAME.fullmatch(entry.name) and files & {file.name for file in entry.iterdir()}
-        )
+        try:
+            return sorted(
+                entry.name
+                for entry in self.path.iterdir()
+                if entry.is_dir() and _NAME.fullmatch(entry.name) and files & {file.name for file in entry.iterdir()}
+            )
+        except OSError as exc:
+            raise GoldenError(f"{exc.filename}: cannot be read: {exc.strerror}") from None
+
+    def matching(self, patterns: Iterable[str]) -> list[str]:
+        """Goldens by name or by pattern of the shell (`chat-*`), in the order asked for; all of them if none is.
+
+        A name is taken as it is, whether there is such a golden or not.
+
+        Raises:
+            GoldenError: there is no such folder, no golden in it, or none that a pattern fits.
+        """
+        found: dict[str, None] = {}
+        patterns = list(patterns)
+        for pattern in patterns or ["*"]:
+            if not _PATTERN.search(pattern):
+                found[pattern] = None
+                continue
+            names = self.names()
+            fitting = fnmatch.filter(names, pattern)
+            if not names:
+                raise GoldenError(f"{self.path}: holds no golden; mocker-replay golden record NAME TRACE makes one")
+            if not fitting:
+                raise GoldenError(f"{self.path}: no golden fits {pattern}; there are {', '.join(names)}")
+            found |= dict.fromkeys(fitting)
+        return list(found)
 
     def exists(self, name: str) -> bool:
-        return self.place(name).is_dir()
+        """Whether the place is taken, be it by a golden that is not whole."""
+        place = self.place(name)
+        return place.exists() and not (place.is_dir() and not any(place.iterdir()))
 
     def events(self, name: str) -> Path:
         """Where the log of a golden is, if it is stored."""
@@ -87,6 +118,13 @@ class GoldenFolder:
         if manifest.name != name:
             raise GoldenError(f"{place / MANIFEST}: name: must be that of its directory (got {manifest.name})")
         return manifest
+
+    def manifest_or_error(self, name: str) -> Manifest | GoldenError:
+        """The manifest of one of several goldens, or why it cannot be had."""
+        try:
+            return self.read_manifest(name)
+        except GoldenError as exc:
+            return exc
 
     def read(self, name: str) -> Golden:
         """A golden.

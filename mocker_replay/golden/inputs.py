@@ -15,6 +15,7 @@ from blake3 import blake3
 
 from mocker_replay.config import EngineConfig, ReplayOptions, TimingCallable
 from mocker_replay.errors import UsageError
+from mocker_replay.events import EventLevel
 from mocker_replay.golden.manifest import GoldenError, Manifest
 from mocker_replay.replay.recorded_config import recorded_config
 
@@ -73,10 +74,12 @@ def settings_of(
         any_profile: take the timing profile as it is now.
 
     Raises:
-        GoldenError: options that this version does not have.
+        GoldenError: a level or options that this version does not have.
         UsageError: settings or a timing model that cannot be had.
         OtherInput: the timing profile has changed.
     """
+    if manifest.level not in list(EventLevel):
+        raise GoldenError(f"{where}: level: must be one of {', '.join(EventLevel)} (got {manifest.level})")
     known = ReplayOptions.__dataclass_fields__
     unknown = sorted(set(manifest.options) - set(known))
     if unknown:
@@ -88,15 +91,21 @@ def settings_of(
         path = _file(manifest.profile, folder, f"{where}: profile")
         if not any_profile and _digest(path) != manifest.profile.get("digest"):
             raise OtherInput(f"the timing profile {manifest.profile.get('path')} has changed")
-        document = with_profile(document, str(path))
+        document = with_profile(document, str(path), where)
     return recorded_config(document, where, timing_model), options
 
 
-def with_profile(config: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """A configuration whose timing profile is at another place."""
-    engine = config.get("engine", {})
-    model = {**engine.get("timing_model", {}), "config": {"path": path}}
-    return {**config, "engine": {**engine, "timing_model": model}}
+def with_profile(config: Mapping[str, Any], path: str, where: str = "config") -> dict[str, Any]:
+    """A configuration whose timing profile is at another place.
+
+    Raises:
+        GoldenError: it has no timing model that could use one.
+    """
+    engine = config.get("engine")
+    model = engine.get("timing_model") if isinstance(engine, dict) else None
+    if not isinstance(engine, dict) or not isinstance(model, dict):
+        raise GoldenError(f"{where}: config.engine.timing_model: must be that of the profile (got {model!r})")
+    return {**config, "engine": {**engine, "timing_model": {**model, "config": {"path": path}}}}
 
 
 def _file(section: Mapping[str, Any], folder: Path, where: str) -> Path:
@@ -110,7 +119,12 @@ def _file(section: Mapping[str, Any], folder: Path, where: str) -> Path:
 
 
 def _relative(path: str | os.PathLike[str], folder: Path) -> str:
-    return Path(os.path.relpath(os.path.abspath(path), os.path.abspath(folder))).as_posix()
+    relative = Path(os.path.relpath(os.path.abspath(path), os.path.abspath(folder))).as_posix()
+    try:
+        relative.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{relative}: a manifest cannot hold this path, it is not Unicode") from None
+    return relative
 
 
 def _digest(path: Path) -> str:

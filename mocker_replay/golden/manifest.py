@@ -23,6 +23,7 @@ GOLDEN_SCHEMA = "mocker-replay.golden/1"
 _DERIVED = re.compile(
     r"(mean|std)_\w+|\w+_throughput_(rps|tok_s)|\w+_ratio|gpu_hours|\w+_worker_seconds|avg_accept_length", re.ASCII
 )
+_TEXTS = ("name", "program", "event_schema", "level")
 _SECTIONS = ("trace", "config", "options", "log", "tolerances")
 
 
@@ -64,9 +65,17 @@ class Manifest:
         if mapping.keys() != fields:
             odd = sorted(mapping.keys() ^ fields)
             raise GoldenError(f"{where}: a manifest has the keys {', '.join(sorted(fields))} (check {', '.join(odd)})")
+        for key in _TEXTS:
+            if not isinstance(mapping[key], str):
+                raise GoldenError(f"{where}: {key}: must be a text (got {mapping[key]!r})")
         for section in _SECTIONS:
             if not isinstance(mapping[section], dict):
                 raise GoldenError(f"{where}: {section}: must be an object (got {mapping[section]!r})")
+        if not isinstance(mapping["profile"], dict | None):
+            raise GoldenError(f"{where}: profile: must be an object or null (got {mapping['profile']!r})")
+        num_events = mapping["log"].get("events")
+        if not isinstance(num_events, int) or isinstance(num_events, bool) or num_events < 0:
+            raise GoldenError(f"{where}: log.events: must be a whole number from 0 on (got {num_events!r})")
         check_tolerances(mapping["tolerances"], where)
         return cls(**mapping)
 

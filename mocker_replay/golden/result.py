@@ -60,14 +60,19 @@ class GoldenResult:
         return {
             "name": self.name,
             "status": self.status,
-            "reason": self.reason,
+            "reason": _unicode(self.reason),
             "events": self.num_events,
-            "notes": list(self.notes),
+            "notes": [_unicode(note) for note in self.notes],
             "end": fields_mapping(self.end),
             "summary": fields_mapping(self.summary),
             "block": None if self.block is None else self.block.to_mapping(),
             "diff": None if self.diff is None else self.diff.to_mapping(),
         }
+
+
+def _unicode(text: str) -> str:
+    """A path in it need not be Unicode."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def exit_code_of(results: Iterable[GoldenResult]) -> ExitCode:

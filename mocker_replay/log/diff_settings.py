@@ -46,9 +46,9 @@ def settings_differences(
 
 def _other_flavours(a: Mapping[str, Any], b: Mapping[str, Any]) -> set[str]:
     """Settings of engine flavours that neither run was."""
-    used = set()
+    used = []  # no set: in a log edited by hand a flavour can be anything
     for header in (a, b):
         config = header.get("config")
         engine = config.get("engine") if isinstance(config, Mapping) else None
-        used.add(engine.get("backend") if isinstance(engine, Mapping) else None)
+        used.append(engine.get("backend") if isinstance(engine, Mapping) else None)
     return {f"config.engine.{flavour}" for flavour in _FLAVOURS if flavour not in used}

@@ -14,6 +14,7 @@ from typing import Any, Final
 import orjson
 
 from mocker_replay.events import EventLevel, LogEvent
+from mocker_replay.log.audit.header import read_setup
 from mocker_replay.log.explanation import Explanation, Stretch
 from mocker_replay.log.reader import BROKEN_LINE, EventLogReader, LogError, broken_line
 
@@ -40,7 +41,7 @@ def explain(log: str | os.PathLike[str], request: str) -> Explanation:
         LogError: no whole event log; no such request, or several of that name.
     """
     with EventLogReader(log) as reader:
-        level = EventLevel(reader.header["level"])
+        level = read_setup(reader.header, reader.name).level
         story: _Story | None = None
         number = 1
         try:
@@ -70,11 +71,15 @@ def _lines_about(reader: EventLogReader, request: str) -> Iterator[tuple[int, Ev
     worker: int | None = None
     for number, line in enumerate(reader.lines(), 2):
         if needle in line or (worker is not None and b'"event":"pass_' in line):
-            event = orjson.loads(line)
-            if event.get("request") == request:
+            try:
+                event = orjson.loads(line)
+                is_meant = event.get("request") == request
+                is_pass = "pass" in event and event["worker"] == worker
+            except BROKEN_LINE as exc:
+                raise broken_line(reader, number) from exc
+            if is_meant:
                 worker = event.get("worker", worker)
-                yield number, event
-            elif "pass" in event and event["worker"] == worker:
+            if is_meant or is_pass:
                 yield number, event
 
 

@@ -24,7 +24,7 @@ from mocker_replay.log.digest import EventDigest
 from mocker_replay.log.wall import bare_lines
 
 # What code that makes sense of lines raises at one that no run wrote.
-BROKEN_LINE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
+BROKEN_LINE = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
 
 _HEADER_START = b'{"event":"header"'
 _FOOTER_START = b'{"event":"footer"'

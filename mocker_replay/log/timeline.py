@@ -18,6 +18,7 @@ from typing import Any, Final
 import orjson
 
 from mocker_replay.events import LogEvent
+from mocker_replay.log.audit.header import read_setup
 from mocker_replay.log.compression import open_encoder
 from mocker_replay.log.reader import BROKEN_LINE, EventLogReader, broken_line
 from mocker_replay.outputs import open_output
@@ -236,7 +237,7 @@ def write_timeline(log: str | os.PathLike[str], target: str | os.PathLike[str]) 
         batch: list[bytes] = []
         separator = b""
         for event in _trace_events(reader, counts):
-            batch.append(separator + orjson.dumps(event))
+            batch.append(separator + event)
             separator = b",\n"
             if len(batch) == _BATCH:
                 stream.write(b"".join(batch))
@@ -246,26 +247,24 @@ def write_timeline(log: str | os.PathLike[str], target: str | os.PathLike[str]) 
     return counts
 
 
-def _trace_events(reader: EventLogReader, counts: TimelineCounts) -> Iterator[Event]:
-    config, options = reader.header.get("config", {}), reader.header.get("options", {})
-    timeline = _Timeline(counts, options.get("num_workers", 1), config.get("dp_size", 1))
-    yield from timeline.head()
-    for number, line in enumerate(reader.lines(), 2):
-        # Most lines of a full log are of tokens and blocks, which make no slice.
-        if b'"event":"tokens"' in line or b'"event":"kv_' in line:
-            continue
-        try:
-            yield from timeline.take(orjson.loads(line))
-        except BROKEN_LINE as exc:
-            raise broken_line(reader, number) from exc
-    yield from timeline.tail()
+def _trace_events(reader: EventLogReader, counts: TimelineCounts) -> Iterator[bytes]:
+    """Trace events as JSON."""
+    setup = read_setup(reader.header, reader.name)
+    timeline = _Timeline(counts, setup.num_workers, setup.dp_size)
+    yield from map(orjson.dumps, timeline.head())
+    number = 1
+    try:
+        for number, line in enumerate(reader.lines(), 2):  # noqa: B007 - the error says it
+            # Most lines of a full log are of tokens and blocks, which make no slice.
+            if b'"event":"tokens"' not in line and b'"event":"kv_' not in line:
+                yield from map(orjson.dumps, timeline.take(orjson.loads(line)))
+        yield from map(orjson.dumps, timeline.tail())
+    except BROKEN_LINE as exc:
+        raise broken_line(reader, number) from exc
 
 
 def _other_data(header: Mapping[str, Any]) -> dict[str, str]:
-    trace = header.get("trace", {})
-    return {
-        "schema": str(header.get("schema")),
-        "level": str(header.get("level")),
-        "clock": str(header.get("clock")),
-        "trace_digest": str(trace.get("digest")),
-    }
+    trace = header.get("trace")
+    digest = trace.get("digest") if isinstance(trace, dict) else None
+    told = {"schema": header.get("schema"), "level": header.get("level"), "clock": header.get("clock")}
+    return {name: str(value) for name, value in (told | {"trace_digest": digest}).items()}

@@ -141,3 +141,23 @@ def test_a_full_disk_under_standard_output(argv: list[str]) -> None:
         done = subprocess.run([*COMMAND, *argv], stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2
     assert done.stderr == "error: standard output: No space left on device\n"
+
+
+@pytest.mark.parametrize("closed", [(1,), (2,), (0, 1, 2)])
+def test_a_stream_that_is_closed_hides_no_exit_code(closed: tuple[int, ...], tmp_path: Path) -> None:
+    def close() -> None:
+        for number in closed:
+            os.close(number)
+
+    sample = Path(__file__).resolve().parent.parent / "golden" / "event_log" / "sample.jsonl"
+    other = tmp_path / "other.jsonl"
+    other.write_bytes(sample.read_bytes().replace(b'"blocks_held":2', b'"blocks_held":3'))
+    for argv, code in (
+        (["diff", sample, other, "--verify"], 1),
+        (["audit", sample, "--json"], None),
+        (["audit", "none"], 2),
+    ):
+        command = [*COMMAND, *map(str, argv)]
+        done = subprocess.run(command, capture_output=True, preexec_fn=close, check=False)
+        assert code is None or done.returncode == code
+        assert b"Traceback" not in done.stdout + done.stderr

@@ -35,12 +35,12 @@ def test_the_same_exits_0() -> None:
     done = diff(SAMPLE, SAMPLE)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == (
-        f"same            {SAMPLE} and {SAMPLE}: the same 36 events\n"
+        f"same            {SAMPLE} and {SAMPLE}: the same 42 events\n"
         "                both footers say so and are believed; --verify reads the events\n"
     )
     done = diff(SAMPLE, SAMPLE, "--verify")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "lines           same 36 · reordered 0" in done.stdout
+    assert "lines           same 42 · reordered 0" in done.stdout
     assert diff(SAMPLE, SAMPLE, "--quiet").stdout == ""
 
 
@@ -55,7 +55,7 @@ def test_a_difference_exits_1_and_is_told(changed: Path) -> None:
     assert json.loads(told["b, line 14"])["blocks_held"] == 3
     assert told["pass"] == "worker 0, pass 1, in flight since 10.0 ms"
     assert told["before"].startswith("request r0: ")
-    assert told["lines"] == "same 35 · reordered 0 · moved 0 · changed 1 · missing 0 · extra 0"
+    assert told["lines"] == "same 41 · reordered 0 · moved 0 · changed 1 · missing 0 · extra 0"
     assert told["figures"] == "all the same"
     assert "digest: the footer must agree" in told["b is damaged"]
 
@@ -65,7 +65,7 @@ def test_a_truncated_log_exits_2(tmp_path: Path) -> None:
     cut.write_bytes(SAMPLE.read_bytes()[:-20])
     done = diff(SAMPLE, cut)
     assert (done.returncode, done.stderr) == (2, "")
-    assert "truncated after line 37: no footer" in done.stdout
+    assert "truncated after line 43: no footer" in done.stdout
     done = diff(SAMPLE, tmp_path / "none.jsonl")
     assert (done.returncode, done.stdout) == (2, "")
     assert "error: cannot read" in done.stderr
@@ -108,3 +108,11 @@ def test_ci_reads_junit_and_annotations(changed: Path, tmp_path: Path) -> None:
     done = diff(SAMPLE, SAMPLE, "--junit", report, "--github", "--quiet")
     assert (done.returncode, done.stdout) == (0, "")
     assert ElementTree.parse(report).getroot().get("failures") == "0"
+
+
+def test_a_report_does_not_take_the_place_of_a_log(changed: Path) -> None:
+    before = changed.read_bytes()
+    done = diff(SAMPLE, changed, "--junit", changed)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: --junit: {changed} is already taken by B\n"
+    assert changed.read_bytes() == before

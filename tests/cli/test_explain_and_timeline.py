@@ -115,3 +115,28 @@ def test_no_such_request_exits_2() -> None:
     done = command("explain", LOG, "--request", "r77")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"error: {LOG}: no request is called r77\n"
+
+
+def test_a_timeline_does_not_take_the_place_of_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_bytes(LOG.read_bytes())
+    done = command("timeline", log, "-o", log)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: --output: {log} is already taken by the log\n"
+    assert log.read_bytes() == LOG.read_bytes()
+
+
+def test_names_are_shown_in_one_line(tmp_path: Path) -> None:
+    """Whoever wrote the trace has named its requests; a terminal must not obey them."""
+    name = "a\nb\x1b[31m\u2028"
+    row = {"timestamp": 0, "input_length": 700, "output_length": 4, "hash_ids": [1, 2], "request_id": name}
+    (tmp_path / "trace.jsonl").write_text(json.dumps(row) + "\n")
+    log = tmp_path / "x\x1b[31m.jsonl"
+    assert command("run", tmp_path / "trace.jsonl", "--events", log, "--quiet").returncode == 0
+    done = command("explain", log, "--request", name)
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[0] == r"request         a\nb\x1b[31m\u2028: 700 prompt tokens, worker 0 rank 0"
+    told = [done, command("audit", log), command("timeline", log, "-o", log.with_suffix(".trace"))]
+    told += [command("diff", log, LOG), command("explain", log, "--request", "x\x1b[31m")]
+    assert not [text for text in told if "\x1b" in text.stdout + text.stderr]
+    assert all(r"x\x1b[31m" in text.stdout + text.stderr for text in told[1:])

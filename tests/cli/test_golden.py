@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -140,12 +142,58 @@ def test_a_run_that_breaks_exits_3(folder: Path) -> None:
     assert done.stdout.startswith("broken          own: the run stopped at ")
 
 
+def test_patterns_choose_goldens(folder: Path) -> None:
+    golden(folder, "record", "tiny-2", "tiny.jsonl", "--max-num-seqs", "2", "--quiet")
+    assert golden(folder, "check", "tiny-?").stdout.startswith("same            tiny-2: ")
+    assert golden(folder, "update", "*", "--dry-run").stdout.count("up to date") == 2
+    done = golden(folder, "check", "tidy*")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "goldens: no golden fits tidy*; there are tiny, tiny-2" in done.stderr
+
+
+def test_a_list_runs_nothing(folder: Path) -> None:
+    golden(folder, "record", "kv", "tiny.jsonl", "--event-level", "kv", "--quiet")
+    (folder / "tiny.jsonl").unlink()
+    done = golden(folder, "list")
+    assert (done.returncode, done.stderr) == (0, "")
+    kv, tiny = done.stdout.splitlines()
+    assert re.fullmatch(r"kv {14}\d+ events of level kv, \.\./tiny\.jsonl \(12 rows\)", kv)
+    assert tiny == "tiny            85 events of level passes, log stored, ../tiny.jsonl (12 rows)"
+    (folder / "goldens" / "kv" / "manifest.json").write_text("{")
+    done = golden(folder, "list")
+    assert done.returncode == 2
+    assert done.stdout.startswith("kv              unreadable: goldens/kv/manifest.json: not valid JSON")
+    told = json.loads(golden(folder, "list", "tiny", "kv", "--json").stdout)["goldens"]
+    assert [(found["name"], found["error"] is None) for found in told] == [("tiny", True), ("kv", False)]
+    assert told[0]["log"]["events"] == 85
+    done = golden(folder, "list", "--dir", "nowhere")
+    assert (done.returncode, done.stdout) == (2, "")
+
+
 def test_help_names_the_verbs_and_the_flags_of_run(folder: Path) -> None:
     done = golden(folder, "--help")
     assert done.returncode == 0
-    assert all(f"  {verb} " in done.stdout for verb in ("record", "check", "update"))
+    assert all(f"  {verb} " in done.stdout for verb in ("record", "check", "update", "list"))
     text = golden(folder, "record", "--help").stdout
     assert "--max-num-seqs" in text
     assert "--sla-ttft-ms" in text
     assert "--mode" not in text
     assert "--requests" not in text
+
+
+def test_a_path_need_not_be_unicode(folder: Path) -> None:
+    odd = os.fsdecode(b"b\xff")
+    os.rename(folder / "goldens", folder / odd)
+    done = golden(folder, "record", "other", "tiny.jsonl", "--dir", odd)
+    assert (done.returncode, done.stdout[:24]) == (0, r"recorded        b\udcff/")
+    (folder / odd / "tiny" / "summary.json").unlink()
+    done = golden(folder, "check", "--dir", odd, "--json", "--github", "--junit", "report.xml")
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["goldens"][1]["reason"].startswith(r"b\udcff/tiny/summary.json: cannot be read")
+    assert r"::error file=b\udcff/tiny/manifest.json" in done.stderr
+    assert golden(folder, "check", "--dir", odd).stdout.splitlines()[1].startswith(r"unreadable      tiny: b\udcff/")
+    os.rename(folder / "tiny.jsonl", folder / odd / "tiny.jsonl")
+    done = golden(folder, "record", "third", f"{odd}/tiny.jsonl")
+    assert done.returncode == 2
+    assert "a manifest cannot hold this path" in done.stderr
+    assert not (folder / "goldens" / "third").exists()

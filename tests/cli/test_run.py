@@ -243,3 +243,15 @@ def test_sizes_that_would_take_the_process_down_are_refused(flags: list[str], ru
 )
 def test_the_largest_legal_settings_run(flags: list[str], two_rows: Path) -> None:
     assert call("run", two_rows, *flags, "--quiet").returncode == 0
+
+
+def test_limits_that_no_run_reaches_are_none(two_rows: Path) -> None:
+    """The largest numbers that the configuration takes are no less welcome than others."""
+    names = ("num-gpu-blocks", "max-model-len", "max-num-seqs", "max-num-batched-tokens", "prefill-schedule-interval")
+    found = set()
+    for number in (2**62, 2**63 - 1, 2**63, 2**64 - 1):
+        flags = [part for name in names for part in (f"--{name}", str(number))]
+        done = call("run", two_rows, "--json", "--quiet", "--dp-size", "2", *flags)
+        assert (done.returncode, done.stderr) == (0, "")
+        found.add(json.loads(done.stdout)["mean_ttft_ms"])
+    assert len(found) == 1

@@ -207,7 +207,7 @@ class Rank:
     def _schedule_waiting(self) -> None:
         held_back: set[Request] = set()
         keys = {request: self.policy.order(self, request) for request in self.waiting}
-        while len(self.running) < self.config.max_num_seqs:
+        while len(self.running) < self.config.max_num_seqs and not self.result.preemptions:
             request = tried_next(keys, self.waiting, held_back)
             if request is None:
                 break
@@ -230,7 +230,6 @@ class Rank:
                 self.result.decisions.append(("veto", request, None))
                 continue
             outcome = self._schedule(request, reuse)
-            assert not self.result.preemptions, "an admission never preempts"
             if outcome is not Outcome.SCHEDULED:
                 break
             if self.result.scheduled[request].total == 0 and self.budget == 0:

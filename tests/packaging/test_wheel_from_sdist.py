@@ -84,7 +84,12 @@ def test_sdist_holds_sources_and_nothing_generated(sdist: Path) -> None:
 
 
 def test_wheel_holds_modules_stubs_and_no_c(wheel: Path) -> None:
-    names = zipfile.ZipFile(wheel).namelist()
+    archive = zipfile.ZipFile(wheel)
+    names = archive.namelist()
+    (entry_points,) = [name for name in names if name.endswith(".dist-info/entry_points.txt")]
+    assert (
+        "[pytest11]\nmocker_replay.pytest_plugin = mocker_replay.pytest_plugin\n" in archive.read(entry_points).decode()
+    )
     for path in ROOT.glob("_core/*.pyx"):
         assert [name for name in names if name.startswith(f"mocker_replay/_core/{path.stem}.") and name.endswith(".so")]
         assert f"mocker_replay/_core/{path.stem}.pyi" in names

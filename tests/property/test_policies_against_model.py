@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mocker_replay.config import EngineConfig, ReplayOptions
@@ -89,6 +89,8 @@ def by_place(passes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", BUILT_IN)
 @settings(max_examples=60)
 @given(seed=SEEDS)
+@example(22519160)  # an admission that preempts, under multi-token prediction
+@example(2931216007)  # a readmission that gives a request another node before it leaves the queue
 def test_a_built_in_policy_is_that_of_the_model(name: str, seed: int) -> None:
     case = crowded(seed)
     options = dataclasses.replace(case.options, policy=name, policy_options=BUILT_IN[name])

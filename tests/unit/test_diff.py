@@ -66,11 +66,11 @@ def test_footers_that_agree_are_believed(write: Callable[..., Path], monkeypatch
         patch.setattr(diff_side.EventLogReader, "blocks", None)  # reading would fail
         diff = diff_logs(a, b)
     assert (diff.same, diff.is_believed, diff.counts, diff.metrics) == (True, True, None, ())
-    assert diff.num_events == (36, 36)
+    assert diff.num_events == (42, 42)
     diff = diff_logs(a, b, verify=True)
     assert (diff.same, diff.is_believed) == (True, False)
     assert diff.counts is not None
-    assert diff.counts.total("same") == 36
+    assert diff.counts.total("same") == 42
     assert diff.exit_code == ExitCode.OK
 
 
@@ -182,7 +182,7 @@ def test_ignored_fields_are_left_out(write: Callable[..., Path]) -> None:
     diff = diff_logs(a, write(later, "c.jsonl"), ignore=["wall_time"])
     assert first_seq(diff) == 33
     assert diff.counts is not None
-    assert (diff.counts.total("moved"), diff.counts.total("same")) == (1, 35)
+    assert (diff.counts.total("moved"), diff.counts.total("same")) == (1, 41)
 
 
 def test_ignoring_seq_is_possible(write: Callable[..., Path]) -> None:
@@ -191,13 +191,13 @@ def test_ignoring_seq_is_possible(write: Callable[..., Path]) -> None:
     digest = with_footer(log.header, log.lines)
     a, b = (
         write(log, "a.jsonl"),
-        write(LogText(log.header, lines, digest.footer.replace(b'"events":36', b'"events":37')), "b.jsonl"),
+        write(LogText(log.header, lines, digest.footer.replace(b'"events":42', b'"events":43')), "b.jsonl"),
     )
     diff = diff_logs(a, b)
     assert diff.first is not None
     assert (diff.first.seq, diff.first.verdict) == (0, "renumbered")
     assert diff.counts is not None
-    assert diff.counts.total("same") == 36
+    assert diff.counts.total("same") == 42
     assert diff_logs(a, b, ignore=["seq"]).first is None
 
 
@@ -329,10 +329,10 @@ def test_one_log_may_go_on_where_the_other_has_ended(write: Callable[..., Path])
     a, b = write(log, "a.jsonl"), write(short, "b.jsonl")
     first = diff_logs(a, b).first
     assert first is not None
-    assert (first.seq, first.b, first.b_line, first.fields, first.verdict) == (33, None, None, (), "missing")
+    assert (first.seq, first.b, first.b_line, first.fields, first.verdict) == (39, None, None, (), "missing")
     first = diff_logs(b, a).first
     assert first is not None
-    assert (first.seq, first.a, first.verdict) == (33, None, "extra")
+    assert (first.seq, first.a, first.verdict) == (39, None, "extra")
     nothing = write(with_footer(log.header, []), "c.jsonl")
     assert first_seq(diff_logs(nothing, a)) == 0
     assert diff_logs(nothing, nothing, verify=True).exit_code == ExitCode.OK
@@ -345,7 +345,7 @@ def test_a_truncated_log_is_compared_as_far_as_it_goes(write: Callable[..., Path
     diff = diff_logs(a, b)
     assert (diff.first, diff.is_cut, diff.exit_code) == (None, True, ExitCode.USAGE)
     assert diff.damage[0] is None
-    assert "truncated after line 37" in str(diff.damage[1])
+    assert "truncated after line 43" in str(diff.damage[1])
     b.write_bytes(b"".join(a.read_bytes().splitlines(keepends=True)[:20]) + b'{"se')
     diff = diff_logs(a, b)
     assert (first_seq(diff), diff.exit_code) == (19, ExitCode.USAGE)

@@ -131,6 +131,13 @@ def test_nothing_is_overwritten_and_names_are_names(goldens: GoldenFolder, trace
     with pytest.raises(GoldenError, match="is recorded already; mocker-replay golden update some"):
         record(goldens, trace)
     assert files(goldens.path) == before
+    (goldens.path / "empty").mkdir()
+    record(goldens, trace, "empty")
+    (goldens.path / "file").touch()
+    with pytest.raises(GoldenError, match="is recorded already"):
+        record(goldens, trace, "file")
+    with pytest.raises(GoldenError, match="--dir names the folder it is in"):
+        record(goldens, trace, "goldens/some")
     for name in ("", "..", "a/b", ".hidden", "-x", "a b", "x" * 101):
         with pytest.raises(GoldenError, match="named by letters"):
             record(goldens, trace, name)
@@ -138,7 +145,7 @@ def test_nothing_is_overwritten_and_names_are_names(goldens: GoldenFolder, trace
         record(goldens, Path("-"), "other")
     with pytest.raises(UsageError, match="accelerated"):
         record(goldens, trace, "other", options=ReplayOptions(mode="realtime"))
-    assert goldens.names() == ["some"]
+    assert goldens.names() == ["empty", "some"]
 
 
 # -- what is refused ---------------------------------------------------------------------------------
@@ -354,6 +361,33 @@ def test_a_golden_that_is_not_whole(goldens: GoldenFolder, trace: Path, file: st
     assert rule in result.reason
 
 
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("", "program", 3), ("", "event_schema", None), ("", "level", ["kv"]), ("", "level", "most"),
+        ("", "trace", []), ("", "config", None), ("", "options", "x"), ("", "log", 1), ("", "tolerances", []),
+        ("", "profile", "profile.npz"), ("trace", "path", None), ("trace", "path", 3), ("trace", "path", "."),
+        ("log", "events", "85"), ("log", "events", -1), ("log", "events", None), ("log", "block_events", 0),
+        ("log", "block_events", "x"), ("log", "block_events", 2**63), ("log", "stored", "yes"),
+        ("config", "engine", []), ("config", "dp_size", "two"), ("options", "num_workers", "two"),
+        ("options", "num_workers", 2**40), ("options", "mode", "realtime"), ("options", "colour", "red"),
+        ("options", "arrival_speedup_ratio", None), ("options", "router_mode", []), ("options", "trace_format", {}),
+        ("tolerances", "mean_ttft_ms", "1e-9"),
+    ],
+)  # fmt: skip
+def test_a_manifest_that_was_edited_is_unreadable(
+    goldens: GoldenFolder, trace: Path, section: str, key: str, value: object
+) -> None:
+    record(goldens, trace)
+    edit(
+        goldens.place("some") / MANIFEST,
+        lambda document: (document[section] if section else document).update({key: value}),
+    )
+    result = check_golden(goldens, "some")
+    assert (result.status, result.exit_code) == (Status.UNREADABLE, ExitCode.USAGE), result
+    assert update_or_tell(goldens, "some", dry_run=True).exit_code in (ExitCode.USAGE, ExitCode.OK)
+
+
 def test_a_golden_that_is_not_there(goldens: GoldenFolder, trace: Path) -> None:
     with pytest.raises(GoldenError, match="no such folder"):
         goldens.names()
@@ -362,6 +396,21 @@ def test_a_golden_that_is_not_there(goldens: GoldenFolder, trace: Path) -> None:
     assert (result.status, result.reason) == (
         Status.UNREADABLE, f"{goldens.path / 'same'}: no such golden; there are some"
     )  # fmt: skip
+
+
+def test_goldens_are_chosen_by_name_or_pattern(goldens: GoldenFolder, trace: Path) -> None:
+    with pytest.raises(GoldenError, match="no such folder"):
+        goldens.matching(())
+    goldens.path.mkdir()
+    with pytest.raises(GoldenError, match="holds no golden"):
+        goldens.matching(["*"])
+    for name in ("chat-b", "chat-a", "code"):
+        record(goldens, trace, name)
+    assert goldens.matching(()) == ["chat-a", "chat-b", "code"]
+    assert goldens.matching(["code", "chat-?", "*"]) == ["code", "chat-a", "chat-b"]
+    assert goldens.matching(["none", "[!x]ode"]) == ["none", "code"]
+    with pytest.raises(GoldenError, match=r"no golden fits chat\*a\*b; there are chat-a, chat-b, code"):
+        goldens.matching(["chat*a*b"])
 
 
 def test_a_stored_log_that_was_changed_is_no_witness(
@@ -373,6 +422,8 @@ def test_a_stored_log_that_was_changed_is_no_witness(
     result = check_golden(goldens, "some")
     assert result.status == Status.UNREADABLE
     assert "is not the log that some recorded" in result.reason
+    replay(trace, dataclasses.replace(CONFIG, max_num_seqs=1), events=goldens.events("some"), event_level="kv")
+    assert check_golden(goldens, "some") == result
 
 
 class Drifting:
@@ -487,6 +538,10 @@ def test_a_timing_profile_is_an_input(
     assert "the timing profile ../traces/profile.npz has changed" in result.reason
     assert update_golden(goldens, "some").written
     assert check_golden(goldens, "some").status == Status.SAME
+    edit(goldens.place("some") / MANIFEST, lambda document: document["config"]["engine"].update(timing_model=[1]))
+    result = check_golden(goldens, "some")
+    assert result.status == Status.UNREADABLE
+    assert "config.engine.timing_model: must be that of the profile" in result.reason
 
 
 def test_the_gravest_golden_gives_the_exit_code() -> None:

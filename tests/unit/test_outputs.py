@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mocker_replay.errors import ExitCode, OutputError
-from mocker_replay.outputs import ClosedPipe, open_output
+from mocker_replay.errors import ExitCode, OutputError, UsageError
+from mocker_replay.outputs import ClosedPipe, open_output, refuse_overwriting
 
 NEEDS_DEV_FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 
@@ -163,6 +163,28 @@ def test_a_device_is_written_straight() -> None:
     with open_output(os.devnull) as out:
         out.write(b"x")
     assert not Path(os.devnull).is_file()
+
+
+def test_a_pipe_without_a_name_of_its_own() -> None:
+    """/dev/stdout before a pipe, or what a shell puts in the place of `>(gzip)`."""
+    reading, writing = os.pipe()
+    with open_output(f"/dev/fd/{writing}") as out:
+        out.write(b"through")
+    os.close(writing)
+    assert os.read(reading, 100) == b"through"
+    os.close(reading)
+
+
+def test_an_output_does_not_take_the_place_of_an_input(tmp_path: Path) -> None:
+    log, link = tmp_path / "log", tmp_path / "link"
+    log.write_bytes(b"")
+    link.symlink_to(log)
+    for output in (log, link):
+        with pytest.raises(UsageError, match=f"--output: {output} is already taken by the log"):
+            refuse_overwriting("--output", str(output), {"the log": str(log)})
+    refuse_overwriting("--output", str(tmp_path / "other"), {"the log": str(log)})
+    refuse_overwriting("--output", "-", {"the log": "-"})
+    refuse_overwriting("--output", "/dev/null", {"the log": "/dev/null"})
 
 
 def test_a_pipe_whose_reader_has_gone(tmp_path: Path) -> None:

@@ -34,6 +34,12 @@ class Finding:
         return asdict(self)
 
 
+def _fitting(value: Any) -> Any:
+    """A figure that JSON can hold: sums of figures made up by somebody may have more than 64 bits."""
+    is_long = isinstance(value, int) and not -(2**63) <= value < 2**64
+    return float(value) if is_long else value
+
+
 class Findings:
     """Collects findings of one pass over a log, in the order in which they became known."""
 
@@ -50,7 +56,7 @@ class Findings:
         self.by_rule[rule] += 1
         if len(self.kept) < MAX_KEPT:
             place = at or self.here
-            self.kept.append(Finding(place.line, place.seq, rule, text, stated, derived))
+            self.kept.append(Finding(place.line, place.seq, rule, text, _fitting(stated), _fitting(derived)))
 
     @property
     def num_findings(self) -> int:

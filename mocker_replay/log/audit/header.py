@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from mocker_replay.events import EventLevel
 from mocker_replay.log.reader import LogError
+
+_RANKS_MAX: Final = 1 << 20  # what is read of a log must not grow with a number that somebody wrote into its header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,11 @@ def read_setup(header: Mapping[str, Any], name: str) -> Setup:
     if header.get("level") not in levels:
         raise LogError(f"{name}:1: level: must be one of {', '.join(levels)} (got {header.get('level')!r})")
     find = _Finder(header, name)
+    num_ranks = find.count("options", "num_workers") * find.count("config", "dp_size")
+    if num_ranks > _RANKS_MAX:
+        raise LogError(
+            f"{name}:1: options.num_workers: with config.dp_size {num_ranks} ranks, more than {_RANKS_MAX:,}"
+        )
     return Setup(
         level=EventLevel(header["level"]),
         measured=find.text("clock") == "measured",
