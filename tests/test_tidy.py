@@ -37,7 +37,8 @@ MAY_IMPORT = {
     "live": {"shells"},
     "replay": {"trace", "log", "report", "shells", "live"},
     "golden": {"log", "report", "replay"},
-    "cli": {"trace", "log", "report", "shells", "live", "replay", "golden"},
+    "compare": {"trace", "report", "replay"},
+    "cli": {"trace", "log", "report", "shells", "live", "replay", "golden", "compare"},
     "pytest_items": set(),
     "pytest_plugin": {"pytest_items", "cli", "golden"},
 }

@@ -21,6 +21,7 @@ VERBS = {
     "run": "Replay a trace and print a summary.",
     "check": "Find every fault of a trace in one pass and profile it.",
     "synth": "Write a synthetic workload as a trace.",
+    "compare": "Run variants of an engine on one trace and judge what differs.",
     "golden": "Record runs, check fresh ones against them, update what has changed.",
     "diff": "Name the first event in which two logs differ, and compare their figures.",
     "audit": "Check an event log on its own: every rule it breaks, and where.",

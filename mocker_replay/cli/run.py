@@ -146,11 +146,7 @@ def run_settings(trace: str, given: Mapping[str, Any]) -> tuple[EngineConfig, Re
     """Engine and run settings; all faults of the command line are reported together."""
     faults = list(_output_faults(trace, given))
     config = EngineConfig()
-    overrides = {_KEY_OF_FLAG.get(flag, flag): given[flag] for flag in _ENGINE_FLAGS if given[flag] is not None}
-    try:
-        _resolve_timing_model(overrides)
-    except ConfigError as exc:
-        faults += exc.faults
+    overrides = engine_overrides(given, faults)
     try:
         config = _engine_settings(given["engine_config"], overrides)
     except ConfigError as exc:
@@ -166,18 +162,38 @@ def run_settings(trace: str, given: Mapping[str, Any]) -> tuple[EngineConfig, Re
     return config, options, realtime
 
 
-def _replay_options(given: Mapping[str, Any], faults: list[Fault]) -> ReplayOptions:
-    """Settings of the run; what is wrong with them is added to `faults`."""
+def engine_overrides(given: Mapping[str, Any], faults: list[Fault]) -> dict[str, Any]:
+    """Keys of the engine configuration that flags set; a timing model that cannot be had is a fault and left out."""
+    overrides = {_KEY_OF_FLAG.get(flag, flag): given[flag] for flag in _ENGINE_FLAGS if given[flag] is not None}
+    try:
+        _resolve_timing_model(overrides)
+    except ConfigError as exc:
+        faults += exc.faults
+    return overrides
+
+
+def override_names() -> dict[str, str]:
+    """How each key that a flag sets is called in an error message."""
+    return {_KEY_OF_FLAG.get(flag, flag): flag_of(flag) for flag in _ENGINE_FLAGS}
+
+
+def replay_options_of(given: Mapping[str, Any], faults: list[Fault]) -> ReplayOptions:
+    """Settings of the run as the flags say, not yet looked at."""
     names = [name for name in ReplayOptions.__dataclass_fields__ if name != "policy_options"]
     values = {name: given[name] for name in names} | {"policy_options": {}}
-    known = len(faults)
     try:
         values["policy_options"] = policy_options_of(given["policy_option"] or ())
     except UsageError as exc:
         faults += exc.faults
-    options = ReplayOptions(**values)
+    return ReplayOptions(**values)
+
+
+def _replay_options(given: Mapping[str, Any], faults: list[Fault]) -> ReplayOptions:
+    """Settings of the run; what is wrong with them is added to `faults`."""
+    known = len(faults)
+    options = replay_options_of(given, faults)
     try:
-        options.validate(_flag_of)
+        options.validate(flag_of)
         if len(faults) == known:
             require_policy(options)
     except UsageError as exc:
@@ -189,7 +205,7 @@ def _realtime_settings(given: Mapping[str, Any]) -> RealtimeOptions | None:
     """Settings of a realtime run, None for an accelerated one, which takes none of them."""
     values = {name: given[name] for name in _REALTIME_FLAGS if given[name] is not None}
     if given["mode"] != "realtime":
-        faults = [Fault(_flag_of(name), 0, "", "", "is only of use with --mode realtime") for name in values]
+        faults = [Fault(flag_of(name), 0, "", "", "is only of use with --mode realtime") for name in values]
         if faults and given["mode"] in MODES:
             raise UsageError.of(faults)
         return None
@@ -198,7 +214,7 @@ def _realtime_settings(given: Mapping[str, Any]) -> RealtimeOptions | None:
     options = RealtimeOptions(**values)
     faults = []
     try:
-        options.validate(_flag_of)
+        options.validate(flag_of)
     except UsageError as exc:
         faults += exc.faults
     if given["telemetry"] is not None:
@@ -219,8 +235,7 @@ def _resolve_timing_model(overrides: dict[str, Any]) -> None:
 
 
 def _engine_settings(source: str | None, overrides: Mapping[str, Any]) -> EngineConfig:
-    names = {_KEY_OF_FLAG.get(flag, flag): _flag_of(flag) for flag in _ENGINE_FLAGS}
-    config = load_engine_config(source, overrides, override_names=names)
+    config = load_engine_config(source, overrides, override_names=override_names())
     config.require_supported()
     return config
 
@@ -234,12 +249,12 @@ def _output_faults(trace: str, given: Mapping[str, Any]) -> Iterator[Fault]:
         yield Fault("--event-level", 0, "", level, rule)
     if given["json"] and given["summary"] is not None:
         yield Fault("--json", 0, "", "", "--summary already says where the summary goes; leave one of them out")
-    taken = {} if trace == "-" else {_place(trace): "the trace"}
+    taken = {} if trace == "-" else {place_of(trace): "the trace"}
     for name, place in _outputs(given).items():
         if place is None or _is_device(place):
             continue
-        flag = "--json" if name == "summary" and given["json"] else _flag_of(name)
-        earlier = taken.setdefault(_place(place), flag)
+        flag = "--json" if name == "summary" and given["json"] else flag_of(name)
+        earlier = taken.setdefault(place_of(place), flag)
         if earlier != flag:
             where = "standard output" if place == "-" else place
             yield Fault(flag, 0, "", "", f"{where} is already taken by {earlier}")
@@ -250,9 +265,11 @@ def _is_device(path: str) -> bool:
     return path != "-" and os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
-def _place(path: str) -> str:
+def place_of(path: str) -> str:
+    """The file behind a path, so that two names of one file are known as one place."""
     return path if path == "-" else os.path.realpath(path)
 
 
-def _flag_of(field: str) -> str:
+def flag_of(field: str) -> str:
+    """The flag that sets a field."""
     return OPTION_FLAG if field == "policy_options" else "--" + field.replace("_", "-")

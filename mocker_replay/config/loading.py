@@ -33,13 +33,27 @@ def load_engine_config(
     Raises:
         ConfigError: every fault, the one the reference would name first.
     """
-    document, origin = _read(source)
+    document, origin = read_document(source)
     if overrides:
-        document, origin = _override(document, origin, overrides, override_names or {})
+        document, origin = overridden(document, origin, overrides, override_names or {})
+    return engine_config_of(document, origin)
+
+
+def engine_config_of(document: object, origin: Origin) -> EngineConfig:
+    """The configuration that a document says.
+
+    Raises:
+        ConfigError: every fault, the one the reference would name first.
+    """
     return build(shape(document, origin))
 
 
-def _read(source: str | Path | Mapping[str, Any] | EngineConfig | None) -> tuple[object, Origin]:
+def read_document(source: str | Path | Mapping[str, Any] | EngineConfig | None) -> tuple[object, Origin]:
+    """What a source holds, not yet looked at, and where it came from; see `load_engine_config`.
+
+    Raises:
+        ConfigError: there is no such file, or it is no document.
+    """
     if source is None:
         return {}, Origin(_TEXT_NAME)
     if isinstance(source, EngineConfig):
@@ -105,7 +119,7 @@ def _toml_float(text: str) -> float:
     return float(plain) if plain.lstrip("-") in ("inf", "nan") else read_json_number(plain)
 
 
-def _override(
+def overridden(
     document: object, origin: Origin, overrides: Mapping[str, object], names: Mapping[str, str]
 ) -> tuple[object, Origin]:
     """A copy of the document in which the overrides stand; the paths they set are then named by their flags."""
@@ -129,6 +143,30 @@ def _override(
             raise UsageError(f"override {key}: unknown key" + (f"; did you mean {near}?" if near else ""))
     top["engine"] = engine
     return top, Origin(origin.name, origin.lines, paths)
+
+
+def overlaid(under: object, under_origin: Origin, over: object, over_origin: Origin) -> tuple[object, Origin]:
+    """One document over another: its keys win, under `engine` and `dynamo` one by one.
+
+    A fault in a value from below is told where that was given.
+    """
+    if not isinstance(under, Mapping) or not isinstance(over, Mapping):
+        return over, over_origin  # what is no mapping is refused anyway
+    merged = {**under, **over}
+    kept = {key for key in under if key not in over}
+    for section in ("engine", "dynamo"):
+        below, above = under.get(section), over.get(section)
+        if isinstance(below, Mapping) and isinstance(above, Mapping):
+            merged[section] = {**below, **above}
+            kept |= {f"{section}.{key}" for key in below if key not in above}
+        elif isinstance(below, Mapping) and section not in over:
+            kept |= {f"{section}.{key}" for key in below}
+    places = {}
+    for path in sorted(kept, key=str):
+        line = under_origin.lines.get(path, 0)
+        where = f"{under_origin.name}:{line}" if line else under_origin.name
+        places[str(path)] = under_origin.overrides.get(path) or f"{where}: {path}"
+    return merged, Origin(over_origin.name, over_origin.lines, places)
 
 
 def _refuse(name: str, rule: str, line: int = 0) -> ConfigError:

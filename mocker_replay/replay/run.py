@@ -77,7 +77,7 @@ def replay(
     realtime = _realtime_options(options, realtime, telemetry)
     options, loaded = _with_policy(options, policy)
     _require_few_ranks(options.num_workers * engine.dp_size)
-    source = _open(trace, options)
+    source = trace_source(trace, options)
     try:
         facts = source.scan()
         sinks = Sinks(
@@ -149,7 +149,8 @@ def _require_no_running_loop() -> None:
     )
 
 
-def _open(trace: str | os.PathLike[str] | TraceSource, options: ReplayOptions) -> TraceSource:
+def trace_source(trace: str | os.PathLike[str] | TraceSource, options: ReplayOptions) -> TraceSource:
+    """The trace as these options read it; one that is open already stays as it is."""
     if not isinstance(trace, str | os.PathLike):
         return trace
     return open_trace(

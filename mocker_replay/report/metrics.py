@@ -137,3 +137,8 @@ def tpot_ms(columns: Columns) -> Float64s:
 def e2e_ms(columns: Columns) -> Float64s:
     """End to end latency: last token - arrival; NaN without tokens."""
     return _since(columns["last_token_ms"], columns["arrival_ms"])
+
+
+def queue_ms(columns: Columns) -> Float64s:
+    """Time in the queue: first admission - arrival; NaN if never admitted."""
+    return _since(columns["first_admit_ms"], columns["arrival_ms"])

@@ -102,7 +102,7 @@ def _resources(facts: RunFacts) -> dict[str, Any]:
 
 
 def _goodput(columns: Columns, done: Bools, facts: RunFacts, duration_ms: float) -> dict[str, Any]:
-    good = done & _meets_sla(columns, facts)
+    good = done & meets_sla(columns, facts)
     requests = int(good.sum())
     span_s = _span_s(duration_ms)
     return {
@@ -112,7 +112,7 @@ def _goodput(columns: Columns, done: Bools, facts: RunFacts, duration_ms: float)
     }
 
 
-def _meets_sla(columns: Columns, facts: RunFacts) -> Bools:
+def meets_sla(columns: Columns, facts: RunFacts) -> Bools:
     """Which requests keep every bound that is set; a bound is kept when it is just reached."""
     tokens = columns["output_tokens"]
     ttft_ms, e2e_ms = metrics.ttft_ms(columns), metrics.e2e_ms(columns)
