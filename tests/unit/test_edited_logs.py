@@ -110,3 +110,20 @@ def test_a_line_that_is_no_json_is_told_by_its_number(tmp_path: Path) -> None:
     for read in (lambda: explain(log, request), lambda: write_timeline(log, tmp_path / "trace.json")):
         with pytest.raises(LogError, match=f"{log}:{at + 1}: no run writes this line here"):
             read()
+
+
+def test_a_line_that_is_no_json_in_both_logs_is_no_history(tmp_path: Path) -> None:
+    lines = SAMPLE.read_bytes().splitlines()
+    at = next(number for number, line in enumerate(lines) if b'"event":"first_token"' in line)
+    request = orjson.loads(lines[at])["request"]
+    lines[at] = lines[at].replace(b'"t_ms":', b'"t_ms":1e999,"x":')
+    logs = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    logs[0].write_bytes(b"\n".join(lines) + b"\n")
+    end = max(number for number, line in enumerate(lines) if f'"request":"{request}"'.encode() in line)
+    lines[end] = lines[end].replace(b'"t_ms":', b'"t_ms":1')
+    logs[1].write_bytes(b"\n".join(lines) + b"\n")
+    diff = diff_logs(*logs, verify=True, history_lines=100)
+    assert diff.first is not None
+    assert diff.first.history is not None
+    assert diff.first.history.about == f"request {request}"
+    assert diff.first.history.num_lines == len(diff.first.history.events) + 1
