@@ -64,6 +64,7 @@ LINES: list[tuple[str, tuple[str | int, ...], object]] = [
     ("arrival", ("worker",), 2**64 - 1),
     ("finish", ("output_tokens",), 2**64 - 1),
     ("finish", ("t_ms",), -1e308),
+    ("admission", ("worker",), 2**63),
     ("footer", ("arrived",), 2**64 - 1),
 ]
 
@@ -90,9 +91,10 @@ def test_a_line(event: str, path: tuple[str | int, ...], value: object, tmp_path
     report = audit(log)
     assert report.num_findings
     orjson.dumps(report.to_mapping())
-    diff = diff_logs(SAMPLE, log)
-    assert event == "footer" or diff.first is not None
-    orjson.dumps(diff.to_mapping())
+    for pair in ((SAMPLE, log), (log, SAMPLE)):
+        diff = diff_logs(*pair)
+        assert event == "footer" or diff.first is not None
+        orjson.dumps(diff.to_mapping())
     for read in (lambda: explain(log, "r0"), lambda: write_timeline(log, tmp_path / "trace.json")):
         try:
             read()
