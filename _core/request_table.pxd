@@ -24,7 +24,7 @@ cdef struct Request:
     double order_key             # as the policy gave it; lower goes first, equals by queue_number
     int64_t match_tokens         # cached prefix when it was last looked up for an order [tokens]
     int64_t vetoed_pass          # the pass in which the policy last held it back
-    uint8_t watching             # its path is counted as watched (prefix_index)
+    int64_t num_watched          # of its path, then of its private nodes, those at which it is counted (prefix_index)
     uint8_t order_told           # that it was tried before the first come is recorded
     # Blocks.
     int64_t full_blocks          # prompt blocks that have an identity

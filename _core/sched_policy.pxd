@@ -39,7 +39,7 @@ cdef class PolicyScheduler(CalendarScheduler):
     cdef void _insert(self, int32_t slot) noexcept nogil
     cdef int _order_anew(self) except -1 nogil
     cdef bint _must_order_anew(self) noexcept nogil
-    cdef void _watch(self, Request* request, bint watching) noexcept nogil
+    cdef void _watch(self, Request* request, int64_t num_nodes) noexcept nogil
     cdef int64_t _place_in_ring(self, int32_t slot) noexcept nogil
     cdef int _forget_waiting(self, int32_t slot) noexcept nogil
     cdef int _decide(self, int decision, int32_t request, int32_t other, int64_t value) except -1 nogil

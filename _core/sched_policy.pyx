@@ -148,19 +148,20 @@ cdef class PolicyScheduler(CalendarScheduler):
             return True
         return self.matching and self.pool.watch_dirty
 
-    cdef void _watch(self, Request* request, bint watching) noexcept nogil:
-        """Count a request among those whose order depends on what is cached of it, or no longer."""
+    cdef void _watch(self, Request* request, int64_t num_nodes) noexcept nogil:
+        """Count a request at the first so many of its nodes, those of its prompt and then its own; 0 ends that.
+
+        A pass may give it more nodes before it leaves the queue.
+        """
         cdef int64_t i
         cdef Node* node
-        if request.watching == watching:
-            return
-        request.watching = watching
-        for i in range(request.path_length + request.num_private_nodes):
+        for i in range(min(num_nodes, request.num_watched), max(num_nodes, request.num_watched)):
             if i < request.path_length:
                 node = &self.index.nodes[request.path[i]]
             else:
                 node = &self.index.nodes[request.private_nodes[i - request.path_length]]
-            node.watched = node.watched + 1 if watching else node.watched - 1
+            node.watched = node.watched + 1 if num_nodes > request.num_watched else node.watched - 1
+        request.num_watched = num_nodes
 
     cdef int _give_key(self, int32_t slot) except -1 nogil:
         cdef Request* request = &self.requests.slots[slot]
@@ -171,7 +172,7 @@ cdef class PolicyScheduler(CalendarScheduler):
                 self.look_up(request)
                 request.match_tokens = self.num_hits * self.block_size
                 if self.policy.by_match:
-                    self._watch(request, True)
+                    self._watch(request, request.path_length + request.num_private_nodes)
             key = self.policy.order_key(&self.view, request)
             if isnan(key):
                 with gil:
@@ -307,7 +308,7 @@ cdef class PolicyScheduler(CalendarScheduler):
                 self.waiting[(self.waiting_head + i - 1) & self.waiting_mask] = (
                     self.waiting[(self.waiting_head + i) & self.waiting_mask])
         self.num_waiting -= 1
-        self._watch(&self.requests.slots[slot], False)
+        self._watch(&self.requests.slots[slot], 0)
         for i in range(self.num_ordered - 1, -1, -1):
             if self.order[i] == slot:
                 self.num_ordered -= 1
@@ -347,10 +348,17 @@ cdef class PolicyScheduler(CalendarScheduler):
         assert keys == sorted(keys, reverse=True), "the order is none"
         watched = {}
         for slot in came:
-            if self.requests.slots[slot].watching:
-                for i in range(self.requests.slots[slot].path_length):
-                    node = self.requests.slots[slot].path[i]
+            if self.requests.slots[slot].num_watched > 0:
+                nodes = [self.requests.slots[slot].path[i] for i in range(self.requests.slots[slot].path_length)]
+                nodes += [self.requests.slots[slot].private_nodes[i]
+                          for i in range(self.requests.slots[slot].num_private_nodes)]
+                assert len(nodes) == self.requests.slots[slot].num_watched, "a node of one who waits is not watched"
+                for node in nodes:
                     watched[node] = watched.get(node, 0) + 1
+        if self.has_policy and self.policy.by_match and not self.pool.watch_dirty and self.matching:
+            for slot in ordered:
+                self.look_up(&self.requests.slots[<int64_t>slot])
+                assert self.requests.slots[slot].match_tokens == self.num_hits * self.block_size, "an order out of date"
         for node, count in watched.items():
             assert self.index.nodes[<int64_t>node].watched == count, "watched by others than those who wait"
 

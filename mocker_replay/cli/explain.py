@@ -65,6 +65,8 @@ def _text(told: Explanation) -> Iterator[tuple[str, str]]:
     verdict = "is the latency exactly" if total == told.exact_ms else "is not the latency"
     yield "sum", f"{_exact(float(total)):>22}  {verdict}"
     yield from _passes(told)
+    for text, count in told.decisions.items():
+        yield "policy", f"{text}, {count:,} x"
     for text in told.untold:
         yield "untold", text
 

@@ -23,6 +23,13 @@ Event = dict[str, Any]
 _ENDS: Final = frozenset(
     {LogEvent.FINISH, LogEvent.REJECTION, LogEvent.CANCELLATION, LogEvent.FAILURE, LogEvent.CUT}
 )  # fmt: skip
+# Kind -> what it means for the request that was chosen, and for the one it was chosen instead of.
+_DECISIONS: Final = {
+    "order": ("tried before one that came first", "another one was tried before it"),
+    "veto": ("held back in a pass that had room", ""),
+    "victim": ("preempted instead of another one", "another one was preempted instead of it"),
+    "placement": ("placed elsewhere than in turn", ""),
+}
 _UNTOLD: Final = {
     EventLevel.REQUESTS: (
         "when it was submitted: that time counts as waiting",
@@ -67,13 +74,15 @@ def _lines_about(reader: EventLogReader, request: str) -> Iterator[tuple[int, Ev
     Yields: (number of the line, event).
     """
     is_plain = request.isascii() and request.isprintable() and not {'"', "\\"} & set(request)
-    needle = b'"request":"' + request.encode(errors="replace") + b'"' if is_plain else b'"request":'
+    quoted = b'"' + request.encode(errors="replace") + b'"'
+    needle = b'"request":' + quoted if is_plain else b'"request":'
+    passed_over = b'"instead_of":' + quoted if is_plain else b'"instead_of":"'
     worker: int | None = None
     for number, line in enumerate(reader.lines(), 2):
-        if needle in line or (worker is not None and b'"event":"pass_' in line):
+        if needle in line or passed_over in line or (worker is not None and b'"event":"pass_' in line):
             try:
                 event = orjson.loads(line)
-                is_meant = event.get("request") == request
+                is_meant = request in (event.get("request"), event.get("instead_of"))
                 is_pass = "pass" in event and event["worker"] == worker
             except BROKEN_LINE as exc:
                 raise broken_line(reader, number) from exc
@@ -125,7 +134,9 @@ class _Story:
     def take(self, event: Event) -> None:
         """One line."""
         kind = event["event"]
-        if kind == LogEvent.PASS_START:
+        if kind == LogEvent.DECISION:
+            self._decided(event)
+        elif kind == LogEvent.PASS_START:
             self._tell_pass()
             self._start_pass(event)
         elif kind == LogEvent.PASS_END:
@@ -137,6 +148,12 @@ class _Story:
             self._waits_as = "waiting"
         elif kind in _ENDS:
             self._end(event)
+
+    def _decided(self, event: Event) -> None:
+        chosen, passed_over = _DECISIONS[event["kind"]]
+        words = chosen if event["request"] == self.told.request else passed_over
+        text = f"{words} ({event['reason']})"
+        self.told.decisions[text] = self.told.decisions.get(text, 0) + 1
 
     def _tell(self, part: str, end_ms: float, flight: _Flight | None = None) -> None:
         """Time from the mark up to `end_ms` was spent on this; a pass of no length is told all the same."""
@@ -235,7 +252,9 @@ class _Outline(_Story):
 
     def take(self, event: Event) -> None:
         kind = event["event"]
-        if kind in _ENDS:
+        if kind == LogEvent.DECISION:
+            self._decided(event)
+        elif kind in _ENDS:
             self._tell(self._doing(), event["t_ms"])
             self._end(event)
         elif kind in (LogEvent.ADMISSION, LogEvent.PREEMPTION, LogEvent.FIRST_TOKEN):

@@ -73,6 +73,7 @@ class Explanation:
     output_tokens: int = 0
     preemptions: int = 0
     stretches: list[Stretch] = field(default_factory=list)
+    decisions: dict[str, int] = field(default_factory=dict)  # of a policy about it, in words -> how often
     untold: list[str] = field(default_factory=list)  # what a log of this level cannot say
 
     @property
@@ -110,5 +111,6 @@ class Explanation:
                 for part, exact_ms, count in self.parts()
             ],
             "stretches": [stretch.to_mapping() for stretch in self.stretches],
+            "decisions": self.decisions,
             "untold": self.untold,
         }

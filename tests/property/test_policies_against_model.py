@@ -90,6 +90,7 @@ def by_place(passes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @settings(max_examples=60)
 @given(seed=SEEDS)
 @example(22519160)  # an admission that preempts, under multi-token prediction
+@example(2931216007)  # a readmission that gives a request another node before it leaves the queue
 def test_a_built_in_policy_is_that_of_the_model(name: str, seed: int) -> None:
     case = crowded(seed)
     options = dataclasses.replace(case.options, policy=name, policy_options=BUILT_IN[name])

@@ -36,7 +36,7 @@ def told(make_trace: MakeTrace, tmp_path: Path) -> Any:
         engine = {"block_size": 4, "num_gpu_blocks": 100, "timing_model": FIXED} | engine
         config = {"engine": engine, "dp_size": dp_size}
         path = tmp_path / "events.jsonl"
-        options = ReplayOptions(trace_block_size=1, max_sim_time_ms=limit_ms)
+        options = ReplayOptions(trace_block_size=1, max_sim_time_ms=limit_ms, policy=engine.pop("policy", "fcfs"))
         replay(make_trace(rows), config, options, events=path, event_level=level)
         return explain(path, request)
 
@@ -104,6 +104,17 @@ def test_ends_of_every_kind(told: Any) -> None:
     assert (parts(cut), cut.end, cut.end_ms) == ({"prefill": 10.0, "decode": 2.0, "cut_pass": 0.5}, "cut", 12.5)
     nothing_wanted = told([row(0, 8, 0)], "r0")
     assert parts(nothing_wanted) == {"prefill": 10.0}
+
+
+@pytest.mark.parametrize("level", ["requests", "passes", "tokens"])
+def test_decisions_of_a_policy_about_it(told: Any, level: str) -> None:
+    rows = [row(0, 8, 3), row(1, 9, 3), row(1, 4, 3), row(2, 5, 3, request_id='a "b" \\ ü')]
+    short = {"level": level, "policy": "sjf", "max_num_seqs": 1}
+    assert told(rows, "r2", **short).decisions == {"tried before one that came first (shortest_job)": 1}
+    assert told(rows, "r1", **short).decisions == {"another one was tried before it (shortest_job)": 2}
+    named = told(rows, 'a "b" \\ ü', **short)
+    assert named.decisions == {"tried before one that came first (shortest_job)": 1}
+    assert told(rows, "r1", level, max_num_seqs=1).decisions == {}
 
 
 def test_what_cannot_be_explained(told: Any) -> None:
