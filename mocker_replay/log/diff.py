@@ -29,6 +29,7 @@ from mocker_replay.log.reader import LogError
 WINDOW_LINES = 131_072
 HISTORY_LINES = 8
 _LEVELS = list(EventLevel)
+_WORKER_MAX = 2**31 - 1  # the number of one in a log that a run wrote
 
 
 def diff_logs(
@@ -202,7 +203,7 @@ class _Diff:
             number = event.get("pass")
             state = "starts" if kind == "pass_start" else "ends"
             return PassHere(worker, number if isinstance(number, int) else None, state, event.get("t_ms"))
-        place = self._figures.place_of(worker)
+        place = self._figures.place_of(worker) if worker <= _WORKER_MAX else None
         if place is None:
             return PassHere(worker, None, "ended", None)
         number, last, t_ms = place

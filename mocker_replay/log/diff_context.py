@@ -89,7 +89,18 @@ def read_history(
     lines = list(newest)
     if first is not None and num_lines > keep > 0 and about.startswith("request "):
         lines[0] = first
-    return History(about, num_lines, tuple(orjson.loads(bare_line(line)) for line in lines))
+    return History(about, num_lines, tuple(_events_of(lines)))
+
+
+def _events_of(lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:
+    """Lines that both logs have need not be lines that a run wrote: what is no event is not told."""
+    for line in lines:
+        try:
+            event = orjson.loads(bare_line(line))
+        except orjson.JSONDecodeError:
+            continue
+        if isinstance(event, dict):
+            yield event
 
 
 def _blocks(path: str | os.PathLike[str], stop: int) -> Iterator[bytes]:

@@ -64,6 +64,7 @@ LINES: list[tuple[str, tuple[str | int, ...], object]] = [
     ("arrival", ("worker",), 2**64 - 1),
     ("finish", ("output_tokens",), 2**64 - 1),
     ("finish", ("t_ms",), -1e308),
+    ("admission", ("worker",), 2**63),
     ("footer", ("arrived",), 2**64 - 1),
 ]
 
@@ -90,9 +91,10 @@ def test_a_line(event: str, path: tuple[str | int, ...], value: object, tmp_path
     report = audit(log)
     assert report.num_findings
     orjson.dumps(report.to_mapping())
-    diff = diff_logs(SAMPLE, log)
-    assert event == "footer" or diff.first is not None
-    orjson.dumps(diff.to_mapping())
+    for pair in ((SAMPLE, log), (log, SAMPLE)):
+        diff = diff_logs(*pair)
+        assert event == "footer" or diff.first is not None
+        orjson.dumps(diff.to_mapping())
     for read in (lambda: explain(log, "r0"), lambda: write_timeline(log, tmp_path / "trace.json")):
         try:
             read()
@@ -110,3 +112,20 @@ def test_a_line_that_is_no_json_is_told_by_its_number(tmp_path: Path) -> None:
     for read in (lambda: explain(log, request), lambda: write_timeline(log, tmp_path / "trace.json")):
         with pytest.raises(LogError, match=f"{log}:{at + 1}: no run writes this line here"):
             read()
+
+
+def test_a_line_that_is_no_json_in_both_logs_is_no_history(tmp_path: Path) -> None:
+    lines = SAMPLE.read_bytes().splitlines()
+    at = next(number for number, line in enumerate(lines) if b'"event":"first_token"' in line)
+    request = orjson.loads(lines[at])["request"]
+    lines[at] = lines[at].replace(b'"t_ms":', b'"t_ms":1e999,"x":')
+    logs = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    logs[0].write_bytes(b"\n".join(lines) + b"\n")
+    end = max(number for number, line in enumerate(lines) if f'"request":"{request}"'.encode() in line)
+    lines[end] = lines[end].replace(b'"t_ms":', b'"t_ms":1')
+    logs[1].write_bytes(b"\n".join(lines) + b"\n")
+    diff = diff_logs(*logs, verify=True, history_lines=100)
+    assert diff.first is not None
+    assert diff.first.history is not None
+    assert diff.first.history.about == f"request {request}"
+    assert diff.first.history.num_lines == len(diff.first.history.events) + 1
