@@ -1,6 +1,6 @@
 """Does `mocker-replay compare` keep what its verdicts promise? A simulation with known truths.
 
-    python benchmarks/compare_simulation.py [--pairs 1000] [--results FILE] [--only NAME ...]
+    python benchmarks/compare_simulation.py [--pairs 1000] [--first-pair 0] [--results FILE] [--only NAME ...]
 
 Each pair is two runs of a synthetic workload of its own, compared as the command does it. A/A pairs are runs of one
 variant over different arrivals of the same rows: every verdict better or worse is false, and a pair counts as false if
@@ -145,14 +145,14 @@ def key_of(found: Mapping[str, Any]) -> tuple[str, str, int]:
     return found["case"], found["load"], found["pair"]
 
 
-def simulate(chosen: Sequence[Case], pairs: int, path: Path) -> list[dict[str, Any]]:
-    """All pairs, those that are in the file already as they are there."""
+def simulate(chosen: Sequence[Case], first_pair: int, pairs: int, path: Path) -> list[dict[str, Any]]:
+    """All pairs from a number on, which is their seed; those that are in the file already as they are there."""
     known = {}
     if path.exists():
         known = {key_of(line): line for line in map(json.loads, path.read_text().splitlines())}
     with path.open("a") as file, tempfile.TemporaryDirectory() as folder:
         for case in chosen:
-            for pair in range(num_pairs(case, pairs)):
+            for pair in range(first_pair, first_pair + num_pairs(case, pairs)):
                 if (case.name, case.load, pair) not in known:
                     line = told(case, pair, one_pair(case, pair, Path(folder)))
                     known[key_of(line)] = line
@@ -163,7 +163,7 @@ def simulate(chosen: Sequence[Case], pairs: int, path: Path) -> list[dict[str, A
         line
         for case in chosen
         for line in known.values()
-        if (line["case"], line["load"]) == (case.name, case.load) and line["pair"] < num_pairs(case, pairs)
+        if (line["case"], line["load"]) == (case.name, case.load) and 0 <= line["pair"] - first_pair < num_pairs(case, pairs)
     ]
 
 
@@ -216,11 +216,12 @@ def misses(line: Mapping[str, Any], truth: Mapping[str, float]) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=1000)
+    parser.add_argument("--first-pair", type=int, default=0, help="other workloads than those from 0 on")
     parser.add_argument("--results", type=Path, default=Path("compare_simulation.jsonl"))
     parser.add_argument("--only", nargs="*", default=[], help="parts of the names or loads of cases")
     given = parser.parse_args()
     chosen = [case for case in cases() if all(part in f"{case.name}, {case.load}" for part in given.only)]
-    found = simulate(chosen, given.pairs, given.results)
+    found = simulate(chosen, given.first_pair, given.pairs, given.results)
     print("| pairs | load | number | false verdicts | an interval misses | shift | mean e2e latency |")
     print("|---|---|--:|--:|--:|---|---|")
     all_hold = True

@@ -17,14 +17,14 @@ def test_pairs_are_kept_and_not_run_twice(tmp_path: Path) -> None:
         if case.load == "moderate" and case.name in ("A/A", "5 % longer passes")
     ]
     path = tmp_path / "results.jsonl"
-    first = simulate(chosen, 3, path)
+    first = simulate(chosen, 0, 3, path)
     assert len(first) == 6
     kept = path.read_text()
     assert len(kept.splitlines()) == 6
-    assert simulate(chosen, 3, path) == json.loads(json.dumps(first))
+    assert simulate(chosen, 0, 3, path) == json.loads(json.dumps(first))
     assert path.read_text() == kept
     path.write_text("".join(kept.splitlines(keepends=True)[:2]))
-    simulate(chosen, 3, path)
+    simulate(chosen, 0, 3, path)
     assert path.read_text() == kept
     rows = list(lines(chosen, first))
     assert [text.split("|")[1].strip() for text, _ in rows] == ["A/A", "5 % longer passes"]
