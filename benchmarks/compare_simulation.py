@@ -163,7 +163,8 @@ def simulate(chosen: Sequence[Case], first_pair: int, pairs: int, path: Path) ->
         line
         for case in chosen
         for line in known.values()
-        if (line["case"], line["load"]) == (case.name, case.load) and 0 <= line["pair"] - first_pair < num_pairs(case, pairs)
+        if (line["case"], line["load"]) == (case.name, case.load)
+        and 0 <= line["pair"] - first_pair < num_pairs(case, pairs)
     ]
 
 
