@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("traces/*.md"), *ROOT.glob("examples/*.md")]
 )
-KNOWN = {*VERBS, "compare"}
+KNOWN = {*VERBS}
 FLAGS = {"--" + name.replace("_", "-") for name in run.__annotations__} | {"--help", "--seed"}
 
 

@@ -113,7 +113,7 @@ def test_a_line_that_is_no_json_and_a_missing_key(audited: Any) -> None:
 
 def test_a_line_of_a_higher_level(audited: Any) -> None:
     log = random_log(1, "requests").copy()
-    log.events.append(next(event for event in random_log(1, "passes").events if event["event"] == "pass_start"))
+    log.events.append(next(event for event in random_log(1, "passes").copy().events if event["event"] == "pass_start"))
     log.recount()
     assert audited(log).by_rule == {"form": 1}
 

@@ -209,7 +209,7 @@ def full_summary() -> dict[str, Any]:
 
 
 def test_every_field_is_documented_and_exists() -> None:
-    section = PAGE.split("\n### Realtime\n")[1].split("\n## ")[0]
+    section = re.split(r"\n##+ ", PAGE.split("\n### Realtime\n")[1])[0]
     rows = re.findall(r"^\| (`[^|]*) \| (.*) \|$", section, re.MULTILINE)
     named = {name for field, definition in rows for name in re.findall(r"`(\w+)`", field)}
     words = {name for _, definition in rows for name in re.findall(r"`(\w+)`", definition)}
