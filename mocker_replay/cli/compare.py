@@ -15,13 +15,13 @@ import typer
 
 from mocker_replay.cli import flags
 from mocker_replay.cli.run import (
-    RUN_SETTINGS,
     engine_overrides,
     flag_of,
     override_names,
     place_of,
     replay_options_of,
     run,
+    with_run_settings,
 )
 from mocker_replay.errors import ConfigError, ExitCode, Fault, UsageError
 
@@ -111,17 +111,7 @@ def _compare_parameters(
     """Parameters of `compare` that are not those of `run`."""  # fmt: skip
 
 
-def _with_settings_of_run() -> inspect.Signature:
-    """The signature of `compare`: its own parameters and the settings of a run, as `run` declares them."""
-    own = inspect.signature(_compare_parameters, eval_str=True).parameters
-    settings = inspect.signature(run, eval_str=True).parameters
-    context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
-    more = [settings[name] for name in RUN_SETTINGS if name not in own]
-    required = [parameter for parameter in own.values() if parameter.default is inspect.Parameter.empty]
-    return inspect.Signature([context, *required, *(p for p in own.values() if p not in required), *more])
-
-
-compare.__signature__ = _with_settings_of_run()  # type: ignore[attr-defined]
+compare.__signature__ = with_run_settings(_compare_parameters)  # type: ignore[attr-defined]
 
 
 def _settings(

@@ -14,7 +14,7 @@ import typer
 
 from mocker_replay.cli import flags
 from mocker_replay.cli.console import plain
-from mocker_replay.cli.run import RUN_SETTINGS, run, run_settings
+from mocker_replay.cli.run import run, run_settings, with_run_settings
 from mocker_replay.errors import ExitCode, Fault, UsageError
 
 if TYPE_CHECKING:
@@ -103,16 +103,7 @@ def _record_parameters(
     """Parameters of `record` that are not those of `run`."""  # fmt: skip
 
 
-def _with_settings_of_run() -> inspect.Signature:
-    """The signature of `record`: its own parameters and the settings of a run, as `run` declares them."""
-    own = inspect.signature(_record_parameters, eval_str=True).parameters
-    settings = inspect.signature(run, eval_str=True).parameters
-    context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
-    more = [settings[name] for name in RUN_SETTINGS if name not in own]
-    return inspect.Signature([context, *own.values(), *more])
-
-
-record.__signature__ = _with_settings_of_run()  # type: ignore[attr-defined]
+record.__signature__ = with_run_settings(_record_parameters)  # type: ignore[attr-defined]
 
 
 def _tolerances(texts: Sequence[str]) -> dict[str, float]:

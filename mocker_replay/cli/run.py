@@ -5,9 +5,10 @@ It decides what goes to which stream and which exit code is returned; the replay
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import typer
@@ -268,6 +269,16 @@ def _is_device(path: str) -> bool:
 def place_of(path: str) -> str:
     """The file behind a path, so that two names of one file are known as one place."""
     return path if path == "-" else os.path.realpath(path)
+
+
+def with_run_settings(own: Callable[..., Any]) -> inspect.Signature:
+    """Signature of a verb that makes runs: the parameters of `own`, then the settings of a run as `run` has them."""
+    parameters = inspect.signature(own, eval_str=True).parameters
+    settings = inspect.signature(run, eval_str=True).parameters
+    context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    more = [settings[name] for name in RUN_SETTINGS if name not in parameters]
+    required = [parameter for parameter in parameters.values() if parameter.default is inspect.Parameter.empty]
+    return inspect.Signature([context, *required, *(p for p in parameters.values() if p not in required), *more])
 
 
 def flag_of(field: str) -> str:
