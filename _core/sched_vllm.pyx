@@ -178,7 +178,7 @@ cdef class VllmScheduler(PolicyScheduler):
         if self.preempted or self.num_running >= self.max_num_seqs or self.num_waiting == 0:
             return 0
         self.open_queue()
-        # An admission itself may preempt: under MTP, what a look-up counts as held may not be what is reused.
+        # An admission itself may preempt: what a look-up counts as held may not be what is reused of it.
         while not self.preempted and self.num_running < self.max_num_seqs and self.any_candidate():
             slot = self.candidate()
             request = &self.requests.slots[slot]
@@ -202,7 +202,10 @@ cdef class VllmScheduler(PolicyScheduler):
             budget_before = self.budget
             if self.schedule(slot, True) != SCHEDULED:
                 break
-            self.pop_waiting()
+            if self.preempted:
+                self._take_out(slot)     # its victims stand before it now
+            else:
+                self.pop_waiting()
             self.push_running(slot)
             request.status = STATUS_RUNNING
             event = self.start_events.emplace(EV_ADMISSION, self.pass_start_ms, self.worker, self.rank, request.ordinal)

@@ -21,7 +21,7 @@ from tests.property.replays import Case
 from tests.support.crowded import crowded
 from tests.support.policies import FRESHEST, ODD_JOBS, Freshest, OddJobs
 
-BUILT_IN = {"sjf": {}, "priority": {}, "edf": {}, "lpm": {}}
+BUILT_IN = {"fcfs": {}, "sjf": {}, "priority": {}, "edf": {}, "lpm": {}}
 
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -90,6 +90,7 @@ def by_place(passes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @settings(max_examples=60)
 @given(seed=SEEDS)
 @example(22519160)  # an admission that preempts, under multi-token prediction
+@example(1327645710)  # an admission whose victim stood at the front of the queue before it was itself taken out
 @example(2931216007)  # a readmission that gives a request another node before it leaves the queue
 def test_a_built_in_policy_is_that_of_the_model(name: str, seed: int) -> None:
     case = crowded(seed)
