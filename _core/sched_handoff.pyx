@@ -32,8 +32,18 @@ cdef class HandoffScheduler(PolicyScheduler):
         return OWN_NONE if owned == 0 else self.handoffs.entries[owned - 1].state
 
     cdef bint gates_fresh(self) noexcept nogil:
-        """Who has still to get blocks for a prompt must not take those that the head of the line waits for."""
+        """While somebody is in line for blocks, only who has them may enter: others would take what the head waits for."""
         return self.handoffs.num_pending > 0
+
+    cdef int32_t first_materialised(self) noexcept nogil:
+        """The first that waits and has its blocks, NONE when nobody does."""
+        cdef int64_t i
+        cdef int32_t slot
+        for i in range(self.num_waiting):
+            slot = self.waiting[(self.waiting_head + i) & self.waiting_mask]
+            if self.requests.slots[slot].status == STATUS_MATERIALISED:
+                return slot
+        return NONE
 
     # -- readiness --------------------------------------------------------------------------------
 
