@@ -304,6 +304,8 @@ cdef class Fleet:
         cdef int32_t i
         if not -1 <= worker < self.num_workers:
             raise ValueError(f"no worker {worker}")
+        if self.disaggregated:
+            self.handoffs.collect(self.now_ms)
         with nogil:
             for i in range(self.num_workers):
                 if worker == -1 or worker == i:

@@ -54,8 +54,8 @@ cdef class HandoffScheduler(PolicyScheduler):
         return self.num_running > 0 or self.num_waiting > 0 or self.handoffs.num_owned > 0
 
     cdef void stall_if_waiting(self) noexcept nogil:
-        """A pass had no effect: where something outside can change that, no other pass is due until it does."""
-        self.stalled = self.handoffs.waits_outside()
+        """A pass had no effect: where handoffs may bring something that changes that, no other pass is due until they do."""
+        self.stalled = self.handoffs.num_owned > 0
 
     # -- commands ---------------------------------------------------------------------------------
 
