@@ -4,7 +4,27 @@ Decides nothing: who is placed where, and when, is the fleet's.
 """
 cimport cython
 from libc.math cimport INFINITY
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy
+
+from typing import NamedTuple
+
+
+class Handed(NamedTuple):
+    """A row handed to the caller's own lanes. `cancel_due_ms`: when its client leaves, inf if it stays; `arrival_ms`: when
+    it arrived; `deadline_ms`: when its answer is wanted, inf if nobody said."""
+
+    request: int             # trace row ordinal
+    worker: int
+    rank: int
+    input_tokens: int
+    output_tokens: int
+    hash_ids: tuple
+    due_ms: float
+    cancel_due_ms: float
+    priority: int
+    arrival_ms: float
+    deadline_ms: float
 
 
 cdef inline bint _before(Arrival* a, Arrival* b) noexcept nogil:
@@ -29,6 +49,47 @@ cdef class Arrivals:
     cdef double next_due(self) noexcept nogil:
         """When the next row arrives [ms]; INFINITY when none is known."""
         return self.heap[0].due_ms if self.count > 0 else INFINITY
+
+    cdef int push_columns(self, double[::1] due_ms, int32_t[::1] request, int64_t[::1] order, int64_t[::1] turn,
+                          int64_t[::1] session, int64_t[::1] input_tokens, int64_t[::1] output_tokens,
+                          int64_t[::1] hash_offsets, uint64_t[::1] hash_ids, double[::1] cancel_after_ms,
+                          int64_t[::1] priority, double[::1] deadline_after_ms) except -1:
+        """As Fleet.push_rows."""
+        cdef Py_ssize_t i
+        cdef Py_ssize_t n = due_ms.shape[0]
+        cdef Arrival arrival
+        if not (n == request.shape[0] == order.shape[0] == turn.shape[0] == session.shape[0] == input_tokens.shape[0]
+                == output_tokens.shape[0] == hash_offsets.shape[0] - 1 and 0 <= hash_offsets[0]
+                and hash_offsets[n] <= hash_ids.shape[0]
+                and (cancel_after_ms is None or n == cancel_after_ms.shape[0])
+                and (priority is None or n == priority.shape[0])
+                and (deadline_after_ms is None or n == deadline_after_ms.shape[0])):
+            raise ValueError(f"columns of rows do not fit each other: {n} times, {hash_offsets.shape[0]} offsets, "
+                             f"{hash_ids.shape[0]} hash ids")
+        for i in range(n):
+            if not 0.0 <= due_ms[i] < INFINITY or hash_offsets[i] > hash_offsets[i + 1]:
+                raise ValueError(f"row {request[i]}: due at {due_ms[i]} ms, hash ids from {hash_offsets[i]} "
+                                 f"to {hash_offsets[i + 1]}")
+            if cancel_after_ms is not None and not cancel_after_ms[i] >= 0.0:
+                raise ValueError(f"row {request[i]}: its client leaves after {cancel_after_ms[i]} ms")
+            if deadline_after_ms is not None and not deadline_after_ms[i] >= 0.0:
+                raise ValueError(f"row {request[i]}: its answer is wanted after {deadline_after_ms[i]} ms")
+        for i in range(n):
+            arrival.due_ms, arrival.order, arrival.turn = due_ms[i], order[i], turn[i]
+            arrival.n_in, arrival.n_out = input_tokens[i], output_tokens[i]
+            arrival.session, arrival.request = session[i], request[i]
+            arrival.cancel_after_ms = INFINITY if cancel_after_ms is None else cancel_after_ms[i]
+            arrival.priority = 0 if priority is None else priority[i]
+            arrival.deadline_after_ms = INFINITY if deadline_after_ms is None else deadline_after_ms[i]
+            arrival.num_hash_ids = hash_offsets[i + 1] - hash_offsets[i]
+            arrival.hash_ids = NULL
+            if arrival.num_hash_ids > 0:
+                arrival.hash_ids = <uint64_t*>malloc(arrival.num_hash_ids * sizeof(uint64_t))
+                if arrival.hash_ids is NULL:
+                    raise MemoryError("hash ids of a row")
+                memcpy(arrival.hash_ids, &hash_ids[hash_offsets[i]], arrival.num_hash_ids * sizeof(uint64_t))
+            self.push(&arrival)
+        return 0
 
     cdef int push(self, Arrival* arrival) except -1 nogil:
         cdef Arrival* grown
@@ -72,3 +133,18 @@ cdef class Arrivals:
         if self.count > 0:
             self.heap[at] = last
         return 0
+
+
+cdef int push_request(Requests* requests, int32_t request) except -1 nogil:
+    """Append to a list of requests."""
+    cdef int32_t* grown
+    if requests.count == requests.capacity:
+        grown = <int32_t*>realloc(requests.items, (requests.capacity * 2 + 64) * sizeof(int32_t))
+        if grown is NULL:
+            with gil:
+                raise MemoryError("ended requests")
+        requests.items = grown
+        requests.capacity = requests.capacity * 2 + 64
+    requests.items[requests.count] = request
+    requests.count += 1
+    return 0

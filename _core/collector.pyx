@@ -363,7 +363,8 @@ cdef class Collector:
         """Figures of every request, by ordinal.
 
         Returns:
-            Name -> array. The names of COLUMN_TYPES, and of STAGE_COLUMN_TYPES where workers have roles, have (num_rows,) entries; readmission_request, readmission_ms
+            Name -> array. The names of COLUMN_TYPES, and of STAGE_COLUMN_TYPES where workers have roles,
+            have (num_rows,) entries; readmission_request, readmission_ms
             and readmission_reused_tokens hold the admissions after the first, in order of time. No copy is made:
             the arrays are up to date until the next consume() and must not be written to.
         """

@@ -1,8 +1,10 @@
 # All handoffs of a replay with prefill and decode workers: from what machines tell to what they are asked next.
+from cpython.ref cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from .arrivals cimport Arrival
 from .coordinator cimport Handoff, HandoffStep, TransferTiming
+from .driver cimport Machine
 from .event_buffer cimport EventBuffer
 from .handoff cimport HandoffBook
 from .lanes cimport Envelope, Lane
@@ -63,6 +65,10 @@ cdef class Disaggregation:
     cdef int collect(self, double now_ms) except -1 nogil
     cdef bint end_transfer(self, double now_ms) except -1 nogil
     cdef double next_transfer(self) noexcept nogil
+    cdef bint settle(self, PyObject** workers, double now_ms) except -1 nogil
+    cdef int give(self, Machine machine, Envelope* envelope, double now_ms) except -1 nogil
+    cdef int take_machines(self, tuple machines, EventBuffer out, bint external) except -1
+    cdef int keep_one_cut_each(self, double end_ms) except -1
     cdef int wait_for_pass(self, Envelope* envelope) except -1 nogil
     cdef int pass_over(self, int32_t worker) except -1 nogil
     cdef int refused(self, int64_t request, int32_t kind, double now_ms) except -1 nogil

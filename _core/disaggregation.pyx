@@ -14,27 +14,32 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy
 
 from .coordinator cimport (
-    ACT_ACTIVATE_DESTINATION, ACT_CANCEL_DESTINATION, ACT_CANCEL_SOURCE, ACT_COMPLETE, ACT_RELEASE_SOURCE,
+    ACT_ACTIVATE_DESTINATION, ACT_CANCEL_DESTINATION, ACT_CANCEL_SOURCE, ACT_RELEASE_SOURCE,
     ACT_RESERVE_DESTINATION, ACT_START_TRANSFER, ACT_SUBMIT_PREFILL, CAUSE_CANCELLED, CAUSE_FAILED,
     HANDOFF_CANCELLED, HANDOFF_OK, HANDOFF_SUCCEEDED, OUTCOME_ACCEPTED, OUTCOME_APPLIED, OUTCOME_FAILED, OUTCOME_NOOP,
     OUTCOME_SCHEDULED, OUTCOME_SUBMITTED, SOURCE_FIRST, TRANSFER_FULL_PROMPT, HandoffId, HandoffStatus, handoff_give_up, handoff_held,
     handoff_init, handoff_outcome, handoff_reserved, handoff_start, handoff_transferred, raise_handoff,
 )
+from .driver cimport PHASE_IN_PASS, Machine
 from .event_buffer cimport (
     CMD_ACTIVATE_DESTINATION, CMD_CANCEL, CMD_CANCEL_DESTINATION, CMD_CANCEL_SOURCE, CMD_RELEASE_SOURCE,
-    CMD_RESERVE_DESTINATION, CMD_SUBMIT_PREFILL, EV_COMMAND, EV_HANDOFF, EV_TERMINAL, REASON_CLIENT,
-    REASON_PROMPT_OVER_MODEL_LEN, REASON_PROMPT_OVER_POOL, RES_ACCEPTED, RES_APPLIED, RES_NOOP, RES_SUBMITTED,
+    CMD_RESERVE_DESTINATION, CMD_SUBMIT_PREFILL, EV_COMMAND, EV_CUT, EV_HANDOFF, EV_TERMINAL, REASON_CLIENT,
+    REASON_PROMPT_OVER_MODEL_LEN, REASON_PROMPT_OVER_POOL, RES_ACCEPTED, RES_APPLIED, RES_SUBMITTED,
     STAGE_DESTINATION_RESERVED, STAGE_SOURCE_HELD, STAGE_TRANSFER_ENDED, STAGE_TRANSFER_STARTED, TERM_CANCELLED,
     TERM_FAILED, Event,
 )
 from .handoff cimport OWN_ACTIVE
 from .lanes cimport lane_free, lane_pop, lane_push
-from .types cimport NONE, ceil_div
+from .types cimport APPLY_ACTIVE, NONE, ceil_div
 
 from .coordinator import MODE_NAMES, ORDER_NAMES
 
 cdef enum:
     COMMANDS_A_REQUEST = 16      # command ids tell request and kind apart; the kinds are fewer
+
+
+cdef inline bint _in_pass(Machine machine) noexcept nogil:
+    return machine.phase == PHASE_IN_PASS
 
 
 cdef inline int32_t _action_of(int32_t kind) noexcept nogil:
@@ -113,7 +118,7 @@ cdef class Disaggregation:
         """Tell the coordinators what the records since the last look say."""
         cdef Event* event
         cdef int32_t at
-        cdef int64_t handoff, tokens, kind, stage
+        cdef int64_t handoff, tokens, stage
         cdef HandoffStep step
         cdef HandoffStatus status
         while self.scanned < self.out.count:
@@ -342,6 +347,48 @@ cdef class Disaggregation:
         self._fact(at, &step, status, now_ms)
         return True
 
+    # -- giving commands --------------------------------------------------------------------------
+
+    cdef bint settle(self, PyObject** workers, double now_ms) except -1 nogil:
+        """Facts, ended transfers and the commands that follow from them, one after the other, until none is left.
+
+        Machines run only as far as a command needs: no pass starts. Whether anything happened.
+        """
+        cdef Envelope envelope
+        cdef int32_t i
+        cdef bint happened = False
+        while True:
+            self.collect(now_ms)
+            if self.num_waiting > 0:
+                for i in range(self.num_prefill_workers + self.num_decode_workers):
+                    if self.waiting[i].count > 0 and not _in_pass(<Machine>workers[i]):
+                        self.pass_over(i)
+            if self.commands.count > 0:
+                lane_pop(&self.commands, &envelope)
+                if (envelope.kind != CMD_SUBMIT_PREFILL and envelope.kind != CMD_RESERVE_DESTINATION
+                        and envelope.kind != CMD_CANCEL and _in_pass(<Machine>workers[envelope.worker])):
+                    self.wait_for_pass(&envelope)
+                    continue
+                happened = True
+                self.give(<Machine>workers[envelope.worker], &envelope, now_ms)
+                continue
+            if not self.end_transfer(now_ms):
+                return happened
+            happened = True
+
+    cdef int give(self, Machine machine, Envelope* envelope, double now_ms) except -1 nogil:
+        """Have a machine apply a command, and hear whether it refuses."""
+        cdef int32_t kind = envelope.kind
+        cdef int64_t request = envelope.request
+        cdef int64_t i
+        cdef bint refused = False
+        machine.put(envelope)
+        machine.pump(now_ms, False, True, False)
+        for i in range(machine.num_replies):
+            refused = refused or machine.replies[i].status >= APPLY_ACTIVE
+        machine.num_replies = 0
+        return self.refused(request, kind, now_ms) if refused else 0
+
     # -- commands that wait -----------------------------------------------------------------------
 
     cdef int wait_for_pass(self, Envelope* envelope) except -1 nogil:
@@ -429,6 +476,40 @@ cdef class Disaggregation:
         return self.top - 1
 
     # -- for Python -------------------------------------------------------------------------------
+
+    cdef int take_machines(self, tuple machines, EventBuffer out, bint external) except -1:
+        """The machines of the fleet, prefill workers first; their replies are read from now on.
+
+        Raises:
+            ValueError: they are not those of the two pools, another buffer is read, or the caller moves or places.
+        """
+        if external:
+            raise ValueError("a fleet with handoffs moves its machines and places its rows itself")
+        pools = [self.prefill_dp_size] * self.num_prefill_workers + [self.decode_dp_size] * self.num_decode_workers
+        if self.out is not out or [machine.engine.dp_size for machine in machines] != pools:
+            raise ValueError("the machines are not those of the two pools, or publish elsewhere")
+        for machine in machines:
+            (<Machine>machine).keep_replies = True
+        return 0
+
+    cdef int keep_one_cut_each(self, double end_ms) except -1:
+        """A request may be owned at both ends, or only travel: one CUT for each that has not ended, by request."""
+        cdef Py_ssize_t i
+        cdef Py_ssize_t kept = 0
+        cdef Event* event
+        told = {}
+        for i in range(self.out.count):
+            event = &self.out.records[i]
+            if event.kind != EV_CUT:
+                self.out.records[kept] = event[0]
+                kept += 1
+            elif event.worker >= self.num_prefill_workers:
+                told[event.request] = event.a, event.x
+        self.out.count = kept
+        for request, worker, rank in self.living():
+            event = self.out.emplace(EV_CUT, end_ms, worker, rank, request)
+            event.a, event.x = told.get(request, (0, NAN))
+        return 0
 
     def living(self):
         """(request, worker, rank) of everybody who arrived and has not ended, in order of requests: where it decodes or

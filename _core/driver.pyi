@@ -1,12 +1,12 @@
 from typing import NamedTuple, final
 
+from .driver_words import PHASE_NAMES as PHASE_NAMES
+from .driver_words import STATUS_TEXTS as STATUS_TEXTS
+from .driver_words import STIMULUS_NAMES as STIMULUS_NAMES
 from .engine import Engine
 from .event_buffer import EventBuffer
 from .lanes import Command
 
-PHASE_NAMES: tuple[str, ...]
-STIMULUS_NAMES: tuple[str, ...]
-STATUS_TEXTS: dict[int, str]
 
 class DriverMisuse(RuntimeError): ...
 

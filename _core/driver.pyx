@@ -16,18 +16,15 @@ from libc.math cimport INFINITY, NAN, isfinite
 from libc.stdlib cimport free, realloc
 
 from .event_buffer cimport (
-    CMD_CANCEL, CMD_IN_PASS, CMD_RESERVE_DESTINATION, CMD_SUBMIT, CMD_SUBMIT_PREFILL, CMD_SUPPRESSED, EV_COMMAND,
-    RES_ACCEPTED, RES_APPLIED, RES_NOOP, RES_SUBMITTED, Event,
+    CMD_CANCEL, CMD_IN_PASS, CMD_RESERVE_DESTINATION, CMD_SUBMIT, CMD_SUBMIT_PREFILL, CMD_SUPPRESSED, EV_COMMAND, Event,
 )
-from .lanes cimport lane_count, lane_find, lane_free, lane_pop, lane_push, pack_command, push_cancel_behind
+from .lanes cimport lane_count, lane_find, lane_free, lane_pop, lane_push, pack_command, push_cancel_behind, result_of
 from .time_rules cimport internal_time, pass_start
-from .types cimport (
-    APPLY_ACCEPTED, APPLY_ACTIVE, APPLY_APPLIED, APPLY_BAD_PROMPT, APPLY_NO_HANDOFFS, APPLY_NO_RANK, APPLY_NOOP,
-    APPLY_OVER_MODEL_LEN, APPLY_OVER_POOL, APPLY_SUBMITTED,
-)
+from .types cimport APPLY_ACTIVE
 
 from typing import NamedTuple
 
+from .driver_words import PHASE_NAMES, STATUS_TEXTS, STIMULUS_NAMES
 from .types import CommandError, LivelockError
 
 cdef enum:
@@ -35,24 +32,6 @@ cdef enum:
     MAX_OVERDUE_CANCELS = 1024
     # Effect-free passes of no length at one engine time before the machine stops with a livelock.
     MAX_IDLE_PASSES = 1024
-
-PHASE_NAMES = (
-    "turn", "idle", "snapshot", "snapshot_cancels", "snapshot_commands", "start_pass", "in_pass", "at_boundary",
-    "post_pass", "post_cancels", "post_deferred", "post_commands", "yield", "stopped",
-)
-STIMULUS_NAMES = (
-    "go", "cancel", "cancel_item", "command_item", "lane_empty", "cancels_closed", "commands_closed", "lane_counts",
-    "pass_timer", "internal_timer", "boundary_apply", "boundary_finish", "boundary_dropped", "published",
-    "publish_closed", "yielded",
-)
-STATUS_TEXTS = {
-    APPLY_SUBMITTED: "submitted", APPLY_APPLIED: "applied", APPLY_NOOP: "noop",
-    APPLY_ACCEPTED: "accepted", APPLY_ACTIVE: "request is already active", APPLY_NO_RANK: "attention-DP rank is out of range",
-    APPLY_BAD_PROMPT: "a length is negative or the hash ids do not cover the prompt",
-    APPLY_OVER_POOL: "the prompt is larger than the KV pool",
-    APPLY_OVER_MODEL_LEN: "the prompt is not shorter than max_model_len",
-    APPLY_NO_HANDOFFS: "this engine hands nothing off",
-}
 
 
 class DriverMisuse(RuntimeError):
@@ -76,15 +55,6 @@ class Step(NamedTuple):
     internal_deadline_ms: float | None
     stopped: bool
     error: str | None
-
-
-cdef inline int _result_of(int status) noexcept nogil:
-    """CommandResult of a command that was not refused."""
-    if status == APPLY_SUBMITTED:
-        return RES_SUBMITTED
-    if status == APPLY_ACCEPTED:
-        return RES_ACCEPTED
-    return RES_APPLIED if status == APPLY_APPLIED else RES_NOOP
 
 
 # -- the machine --------------------------------------------------------------------------------------
@@ -325,7 +295,7 @@ cdef class Machine:
             out.count = head
         else:
             event = &out.records[head]
-            event.b = _result_of(status)
+            event.b = result_of(status)
             if envelope.kind > CMD_CANCEL:
                 event.f = envelope.handoff
             event.c = (CMD_IN_PASS if in_pass else 0) | (CMD_SUPPRESSED if suppressed else 0)

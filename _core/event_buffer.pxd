@@ -49,7 +49,11 @@ cdef enum CommandKind:
     CMD_RESERVE_DESTINATION = 5
     CMD_ACTIVATE_DESTINATION = 6
     CMD_CANCEL_DESTINATION = 7
+
+
+cdef enum:
     NUM_COMMAND_KINDS = 8
+    NUM_HANDOFF_STAGES = 9
 
 
 cdef enum CommandResult:
@@ -60,7 +64,8 @@ cdef enum CommandResult:
     RES_ACCEPTED = 4
 
 
-cdef enum HandoffStage:           # facts of a handoff, in the order of one that succeeds source first
+cdef enum HandoffStage:
+    # Facts of a handoff, in the order of one that succeeds source first.
     STAGE_SOURCE_HELD = 0
     STAGE_DESTINATION_ACCEPTED = 1
     STAGE_DESTINATION_RESERVED = 2
@@ -70,7 +75,6 @@ cdef enum HandoffStage:           # facts of a handoff, in the order of one that
     STAGE_SOURCE_RELEASED = 6
     STAGE_SOURCE_CANCELLED = 7
     STAGE_DESTINATION_CANCELLED = 8
-    NUM_HANDOFF_STAGES = 9
 
 
 cdef enum CommandFlag:

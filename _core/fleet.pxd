@@ -2,11 +2,10 @@
 from cpython.ref cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
-from .arrivals cimport Arrival, Arrivals
+from .arrivals cimport Arrival, Arrivals, Requests
 from .cancellations cimport Cancellations, Leaving
 from .disaggregation cimport Disaggregation
 from .event_buffer cimport EventBuffer
-from .lanes cimport Envelope
 
 
 cdef enum FleetStatus:
@@ -63,9 +62,7 @@ cdef class Fleet:
     cdef int stage
     cdef bint first_round                # of the instant
     cdef Py_ssize_t scanned              # records of this instant already searched for ends
-    cdef int32_t* ended                  # (ended_capacity,) requests that ended at this instant, owned
-    cdef int64_t num_ended
-    cdef int64_t ended_capacity
+    cdef Requests ended                  # requests that ended at this instant
 
     cdef int run(self, double until_ms, Py_ssize_t max_records) except -1 nogil
     cdef double next_instant(self) noexcept nogil
@@ -75,11 +72,9 @@ cdef class Fleet:
     cdef int hand_over(self) except -1 nogil
     cdef int run_machines(self) except -1 nogil
     cdef int settle(self) except -1 nogil
-    cdef bint unsettled(self) except -1 nogil
-    cdef int give(self, Envelope* envelope) except -1 nogil
+    cdef bint any_due(self) noexcept nogil
     cdef bint tell_ends(self) except -1 nogil
     cdef int find_ends(self) except -1 nogil
-    cdef int note_end(self, int32_t request) except -1 nogil
     cdef bint wants_move(self, bint hold_boundary) noexcept nogil
     cdef int choose(self, int32_t* worker, int32_t* rank) noexcept nogil
     cdef int count_turn(self, int32_t worker, int32_t rank) noexcept nogil

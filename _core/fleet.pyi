@@ -1,27 +1,15 @@
 from collections.abc import Iterable
-from typing import NamedTuple, final
+from typing import final
 
 import numpy as np
 import numpy.typing as npt
 
+from .arrivals import Handed as Handed
 from .disaggregation import Disaggregation
 from .driver import Machine
 from .event_buffer import EventBuffer
 
 STATUS_NAMES: tuple[str, ...]
-
-class Handed(NamedTuple):
-    request: int
-    worker: int
-    rank: int
-    input_tokens: int
-    output_tokens: int
-    hash_ids: tuple[int, ...]
-    due_ms: float
-    cancel_due_ms: float
-    priority: int
-    arrival_ms: float
-    deadline_ms: float
 
 @final
 class Fleet:

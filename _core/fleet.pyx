@@ -9,43 +9,24 @@ taken; again from (2) if that ended requests that make something due. Then time 
 With `external` the order is the same and the moves are the caller's: its shells step the machines, one at a time,
 when told to; or they run freely on a clock of their own and ask the fleet for what is due.
 
+With handoffs the order is another one: docs/handoff.md, section 4.
 The engines are reached through their driver machines alone. Source: replay through the driver, section 3; that passes
 of no length end inside their worker's turn, and that a sample belongs to the first round, was seen on the reference.
 """
 cimport cython
 from libc.math cimport INFINITY, NAN, isfinite
-from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy
+from libc.stdlib cimport calloc, free, malloc
 
+from .arrivals cimport Arrival, Arrivals, push_request
 from .disaggregation cimport Disaggregation
 from .driver cimport PHASE_IDLE, PHASE_IN_PASS, Machine
-from .event_buffer cimport (
-    CMD_CANCEL, CMD_RESERVE_DESTINATION, CMD_SUBMIT, CMD_SUBMIT_PREFILL, EV_ARRIVAL, EV_CUT, EV_TERMINAL, Event,
-)
-from .lanes cimport Envelope, lane_pop
+from .event_buffer cimport CMD_SUBMIT, EV_ARRIVAL, EV_CUT, EV_TERMINAL, Event
+from .lanes cimport Envelope, lane_pop, make_cancel
 from .policy cimport DECIDE_PLACEMENT, record_decision
-from .types cimport APPLY_ACTIVE
 
-from typing import NamedTuple
+from .arrivals import Handed
 
 STATUS_NAMES = ("done", "needs_rows", "until", "ends", "sample", "full", "place", "move", "cancel")
-
-
-class Handed(NamedTuple):
-    """A row handed to the caller's own lanes. `cancel_due_ms`: when its client leaves, inf if it stays; `arrival_ms`: when
-    it arrived; `deadline_ms`: when its answer is wanted, inf if nobody said."""
-
-    request: int             # trace row ordinal
-    worker: int
-    rank: int
-    input_tokens: int
-    output_tokens: int
-    hash_ids: tuple
-    due_ms: float
-    cancel_due_ms: float
-    priority: int
-    arrival_ms: float
-    deadline_ms: float
 
 
 cdef inline double _deadline(Machine machine) noexcept nogil:
@@ -57,20 +38,6 @@ cdef inline bint _wants_run(Machine machine) noexcept nogil:
     if machine.phase == PHASE_IN_PASS:
         return machine.accepting and machine.command_lane.count > 0 or machine.cancel_lane.count > 0
     return machine.phase != PHASE_IDLE or machine.command_lane.count > 0 or machine.cancel_lane.count > 0
-
-
-cdef inline bint _in_pass(Machine machine) noexcept nogil:
-    return machine.phase == PHASE_IN_PASS
-
-
-cdef inline bint _take_refusal(Machine machine) noexcept nogil:
-    """Forget the replies of the last steps; whether one of them was a refusal."""
-    cdef int64_t i
-    cdef bint refused = False
-    for i in range(machine.num_replies):
-        refused = refused or machine.replies[i].status >= APPLY_ACTIVE
-    machine.num_replies = 0
-    return refused
 
 
 cdef inline Envelope* _find_waiting(Machine machine, int64_t command_id) noexcept nogil:
@@ -139,24 +106,12 @@ cdef class Fleet:
             self.workers[i] = <PyObject*>self.machines[i]
         self.dp_size = self.machines[0].engine.dp_size
         if self.disaggregated:
-            self._check_pools()
-
-    def _check_pools(self):
-        if self.external or self.external_placement:
-            raise ValueError("a fleet with handoffs moves its machines and places its rows itself")
-        if self.handoffs.out is not self.out:
-            raise ValueError("handoffs must read the fleet's own events")
-        pools = ([self.handoffs.prefill_dp_size] * self.handoffs.num_prefill_workers
-                 + [self.handoffs.decode_dp_size] * self.handoffs.num_decode_workers)
-        if [machine.engine.dp_size for machine in self.machines] != pools:
-            raise ValueError("the machines are not those of the two pools")
-        for machine in self.machines:
-            (<Machine>machine).keep_replies = True
+            self.handoffs.take_machines(self.machines, self.out, external or external_placement)
 
     def __dealloc__(self):
         free(self.workers)
         free(self.next_rank)
-        free(self.ended)
+        free(self.ended.items)
 
     # -- rows -------------------------------------------------------------------------------------
 
@@ -178,40 +133,8 @@ cdef class Fleet:
         Raises:
             ValueError: columns that do not fit each other, or a time that is none; nothing was handed over.
         """
-        cdef Py_ssize_t i
-        cdef Py_ssize_t n = due_ms.shape[0]
-        cdef Arrival arrival
-        if not (n == request.shape[0] == order.shape[0] == turn.shape[0] == session.shape[0] == input_tokens.shape[0]
-                == output_tokens.shape[0] == hash_offsets.shape[0] - 1 and 0 <= hash_offsets[0]
-                and hash_offsets[n] <= hash_ids.shape[0]
-                and (cancel_after_ms is None or n == cancel_after_ms.shape[0])
-                and (priority is None or n == priority.shape[0])
-                and (deadline_after_ms is None or n == deadline_after_ms.shape[0])):
-            raise ValueError(f"columns of rows do not fit each other: {n} times, {hash_offsets.shape[0]} offsets, "
-                             f"{hash_ids.shape[0]} hash ids")
-        for i in range(n):
-            if not 0.0 <= due_ms[i] < INFINITY or hash_offsets[i] > hash_offsets[i + 1]:
-                raise ValueError(f"row {request[i]}: due at {due_ms[i]} ms, hash ids from {hash_offsets[i]} "
-                                 f"to {hash_offsets[i + 1]}")
-            if cancel_after_ms is not None and not cancel_after_ms[i] >= 0.0:
-                raise ValueError(f"row {request[i]}: its client leaves after {cancel_after_ms[i]} ms")
-            if deadline_after_ms is not None and not deadline_after_ms[i] >= 0.0:
-                raise ValueError(f"row {request[i]}: its answer is wanted after {deadline_after_ms[i]} ms")
-        for i in range(n):
-            arrival.due_ms, arrival.order, arrival.turn = due_ms[i], order[i], turn[i]
-            arrival.n_in, arrival.n_out = input_tokens[i], output_tokens[i]
-            arrival.session, arrival.request = session[i], request[i]
-            arrival.cancel_after_ms = INFINITY if cancel_after_ms is None else cancel_after_ms[i]
-            arrival.priority = 0 if priority is None else priority[i]
-            arrival.deadline_after_ms = INFINITY if deadline_after_ms is None else deadline_after_ms[i]
-            arrival.num_hash_ids = hash_offsets[i + 1] - hash_offsets[i]
-            arrival.hash_ids = NULL
-            if arrival.num_hash_ids > 0:
-                arrival.hash_ids = <uint64_t*>malloc(arrival.num_hash_ids * sizeof(uint64_t))
-                if arrival.hash_ids is NULL:
-                    raise MemoryError("hash ids of a row")
-                memcpy(arrival.hash_ids, &hash_ids[hash_offsets[i]], arrival.num_hash_ids * sizeof(uint64_t))
-            self.arrivals.push(&arrival)
+        self.arrivals.push_columns(due_ms, request, order, turn, session, input_tokens, output_tokens, hash_offsets, hash_ids,
+                                   cancel_after_ms, priority, deadline_after_ms)
 
     def set_horizon(self, double horizon_ms):
         """All rows due before `horizon_ms` have been handed over; INFINITY: all there are."""
@@ -285,8 +208,8 @@ cdef class Fleet:
         """Requests that ended since the last call, in order: workers, then ranks, then positions."""
         cdef int64_t i
         self.find_ends()
-        ended = [self.ended[i] for i in range(self.num_ended)]
-        self.num_ended = 0
+        ended = [self.ended.items[i] for i in range(self.ended.count)]
+        self.ended.count = 0
         return ended
 
     def clear_events(self):
@@ -311,28 +234,7 @@ cdef class Fleet:
                 if worker == -1 or worker == i:
                     _publish_cuts(<Machine>self.workers[i], self.out, self.last_event_ms)
         if self.disaggregated:
-            self._keep_one_cut_each()
-
-    def _keep_one_cut_each(self):
-        """A request may be owned at both ends, or only travel: one record for each that has not ended, by request."""
-        cdef Py_ssize_t i
-        cdef Py_ssize_t kept = 0
-        cdef Event* event
-        told = {}
-        for i in range(self.out.count):
-            event = &self.out.records[i]
-            if event.kind == EV_CUT:
-                if event.worker >= self.handoffs.num_prefill_workers:
-                    told[event.request] = event.a, event.x
-                continue
-            self.out.records[kept] = event[0]
-            kept += 1
-        self.out.count = kept
-        living = {request: (worker, rank) for request, worker, rank in self.handoffs.living()}
-        for request in sorted(living):
-            worker, rank = living[request]
-            event = self.out.emplace(EV_CUT, self.last_event_ms, worker, rank, request)
-            event.a, event.x = told.get(request, (0, NAN))
+            self.handoffs.keep_one_cut_each(self.last_event_ms)
 
     # -- moves of the caller's own ----------------------------------------------------------------
 
@@ -470,21 +372,9 @@ cdef class Fleet:
                 elif self.tell_ends():
                     return FLEET_ENDS
             if self.stage == STAGE_SETTLE:
-                self.settle()
-                if not self.ran:
-                    # What follows from an end comes in before passes start; rows whose own time it is come after.
-                    if self.tell_ends():
-                        self.stage = STAGE_ARRIVALS
-                        return FLEET_ENDS
-                    self.stage = STAGE_RUN
-                    continue
-                # The round is over: once more from the start while anything is left to do at this instant.
-                self.ran = False
-                self.stage = STAGE_ENDS if self.unsettled() else STAGE_OVER
-                # Rows of this instant are counted in its sample, and their passes are not: so does the reference.
-                if 0.0 < self.sample_ms <= self.now_ms:
-                    self._account()
-                    return FLEET_SAMPLE
+                status = self.settle()
+                if status != 0:
+                    return status
                 continue
             if self.stage == STAGE_ARRIVALS:
                 status = self.hand_over()
@@ -519,32 +409,26 @@ cdef class Fleet:
                 return FLEET_SAMPLE
 
     cdef int settle(self) except -1 nogil:
-        """Facts, ended transfers and the commands that follow from them, one after the other, until none is left.
-
-        Machines run only as far as a command needs: no pass starts.
-        """
-        cdef Envelope envelope
-        cdef int32_t i
-        while True:
-            self.handoffs.collect(self.now_ms)
-            if self.handoffs.num_waiting > 0:
-                for i in range(self.num_workers):
-                    if self.handoffs.waiting[i].count > 0 and not _in_pass(<Machine>self.workers[i]):
-                        self.handoffs.pass_over(i)
-            if self.handoffs.commands.count > 0:
-                lane_pop(&self.handoffs.commands, &envelope)
-                if (envelope.kind != CMD_SUBMIT_PREFILL and envelope.kind != CMD_RESERVE_DESTINATION
-                        and envelope.kind != CMD_CANCEL and _in_pass(<Machine>self.workers[envelope.worker])):
-                    self.handoffs.wait_for_pass(&envelope)
-                    continue
-                self._note_event()
-                self.give(&envelope)
-                continue
-            if not self.handoffs.end_transfer(self.now_ms):
-                return 0
+        """Handoffs go on as far as they can; then the next stage, or why the caller has to do something first."""
+        if self.handoffs.settle(self.workers, self.now_ms):
             self._note_event()
+        if not self.ran:
+            # What follows from an end comes in before passes start; rows whose own time it is come after.
+            self.stage = STAGE_ARRIVALS
+            if self.tell_ends():
+                return FLEET_ENDS
+            self.stage = STAGE_RUN
+            return 0
+        # The round is over: once more from the start while anything is left to do at this instant.
+        self.ran = False
+        self.stage = STAGE_ENDS if self.any_due() else STAGE_OVER
+        # Rows of this instant are counted in its sample, and their passes are not: so does the reference.
+        if 0.0 < self.sample_ms <= self.now_ms:
+            self._account()
+            return FLEET_SAMPLE
+        return 0
 
-    cdef bint unsettled(self) except -1 nogil:
+    cdef bint any_due(self) noexcept nogil:
         """Whether a machine has anything to do now."""
         cdef int32_t i
         for i in range(self.num_workers):
@@ -552,20 +436,10 @@ cdef class Fleet:
                 return True
         return False
 
-    cdef int give(self, Envelope* envelope) except -1 nogil:
-        """Have a machine apply a command, and hear what it says."""
-        cdef int32_t kind = envelope.kind
-        cdef int64_t request = envelope.request
-        (<Machine>self.workers[envelope.worker]).put(envelope)
-        (<Machine>self.workers[envelope.worker]).pump(self.now_ms, False, True, False)
-        if _take_refusal(<Machine>self.workers[envelope.worker]):
-            return self.handoffs.refused(request, kind, self.now_ms)
-        return 0
-
     cdef bint tell_ends(self) except -1 nogil:
         """Whether requests ended that the workload waits for."""
         self.find_ends()
-        return self.num_ended > 0
+        return self.ended.count > 0
 
     cdef double next_instant(self) noexcept nogil:
         """Next time at which anything but a sample happens [ms]; INFINITY when nothing does."""
@@ -665,9 +539,7 @@ cdef class Fleet:
         if submitted is not NULL:
             submitted.cancel_id = envelope.command_id
             return 0
-        envelope.kind, envelope.rank, envelope.request, envelope.discard = CMD_CANCEL, leaving.rank, leaving.request, 1
-        envelope.n_in = envelope.n_out = envelope.num_hash_ids = 0
-        envelope.hash_ids, envelope.cancel_id = NULL, -1
+        make_cancel(&envelope, leaving.rank, leaving.request)
         return (<Machine>self.workers[leaving.worker]).put(&envelope)
 
     cdef int place(self, int32_t worker, int32_t rank) except -1 nogil:
@@ -723,19 +595,6 @@ cdef class Fleet:
             if self.out.records[self.scanned].kind == EV_TERMINAL:
                 self.leaving.drop(self.out.records[self.scanned].request)
                 if self.wake_on_end:
-                    self.note_end(self.out.records[self.scanned].request)
+                    push_request(&self.ended, self.out.records[self.scanned].request)
             self.scanned += 1
-        return 0
-
-    cdef int note_end(self, int32_t request) except -1 nogil:
-        cdef int32_t* grown
-        if self.num_ended == self.ended_capacity:
-            grown = <int32_t*>realloc(self.ended, (self.ended_capacity * 2 + 64) * sizeof(int32_t))
-            if grown is NULL:
-                with gil:
-                    raise MemoryError("ended requests")
-            self.ended = grown
-            self.ended_capacity = self.ended_capacity * 2 + 64
-        self.ended[self.num_ended] = request
-        self.num_ended += 1
         return 0

@@ -28,10 +28,12 @@ cdef struct Lane:
 
 
 cdef int lane_push(Lane* lane, Envelope* envelope) except -1 nogil
+cdef int result_of(int status) noexcept nogil
 cdef int32_t command_kind(object name) except -1
 cdef int64_t lane_count(Lane* lane, int32_t rank) noexcept nogil
 cdef Envelope* lane_find(Lane* lane, int64_t command_id) noexcept nogil
 cdef int lane_pop(Lane* lane, Envelope* envelope) noexcept nogil
+cdef void make_cancel(Envelope* envelope, int32_t rank, int32_t request) noexcept nogil
 cdef int push_cancel_behind(Lane* cancel_lane, Envelope* submitted) except -1 nogil
 cdef void lane_free(Lane* lane) noexcept nogil
 cdef int pack_command(object command, Envelope* envelope) except -1

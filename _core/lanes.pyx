@@ -4,7 +4,8 @@ Decides nothing: which lane a command goes on, and when it is taken, is the driv
 """
 from libc.stdlib cimport free, malloc
 
-from .event_buffer cimport CMD_CANCEL, NUM_COMMAND_KINDS
+from .event_buffer cimport CMD_CANCEL, NUM_COMMAND_KINDS, RES_ACCEPTED, RES_APPLIED, RES_NOOP, RES_SUBMITTED
+from .types cimport APPLY_ACCEPTED, APPLY_APPLIED, APPLY_SUBMITTED
 
 from typing import NamedTuple
 
@@ -92,6 +93,13 @@ cdef Envelope* lane_find(Lane* lane, int64_t command_id) noexcept nogil:
     return NULL
 
 
+cdef void make_cancel(Envelope* envelope, int32_t rank, int32_t request) noexcept nogil:
+    """A cancellation that also drops outputs of the pass in flight; its id is the caller's."""
+    envelope.kind, envelope.rank, envelope.request, envelope.discard = CMD_CANCEL, rank, request, 1
+    envelope.n_in = envelope.n_out = envelope.num_hash_ids = 0
+    envelope.hash_ids, envelope.cancel_id = NULL, -1
+
+
 cdef int push_cancel_behind(Lane* cancel_lane, Envelope* submitted) except -1 nogil:
     """Append the cancellation that waited until this submission was applied, if one did."""
     cdef Envelope envelope = submitted[0]
@@ -110,6 +118,15 @@ cdef void lane_free(Lane* lane) noexcept nogil:
         free(envelope.hash_ids)
     free(lane.items)
     lane.items = NULL
+
+
+cdef int result_of(int status) noexcept nogil:
+    """CommandResult of a command that was not refused."""
+    if status == APPLY_SUBMITTED:
+        return RES_SUBMITTED
+    if status == APPLY_ACCEPTED:
+        return RES_ACCEPTED
+    return RES_APPLIED if status == APPLY_APPLIED else RES_NOOP
 
 
 cdef int32_t command_kind(object name) except -1:

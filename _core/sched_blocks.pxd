@@ -33,6 +33,8 @@ cdef class BlockScheduler(Scheduler):
     cdef object _xxh3                    # callable(bytes, seed) -> int
     cdef dict _uniform_hashes            # local hash of a block of one repeated token
 
+    cdef int64_t needed_for(self, int32_t slot, int32_t reason) noexcept nogil
+    cdef int64_t available_for(self, int32_t reason) noexcept nogil
     cdef int intern_path(self, Request* request) except -1 nogil
     cdef int look_up(self, Request* request) except -1 nogil
     cdef void cap_reuse(self, Request* request, bint logits, bint speculative) noexcept nogil

@@ -5,8 +5,8 @@ Source: engine specification, sections 2.2, 2.3, 3.4, 4.1, 4.3, 4.5.
 """
 from libc.stdlib cimport free, malloc, realloc
 
-from .event_buffer cimport EV_KV_REMOVED, EV_KV_STORED, WANT_KV, Event
-from .types cimport NONE, PRIVATE, STATUS_MATERIALISED, STATUS_RUNNING
+from .event_buffer cimport EV_KV_REMOVED, EV_KV_STORED, REASON_PROMPT_OVER_MODEL_LEN, WANT_KV, Event
+from .types cimport NONE, PRIVATE, STATUS_MATERIALISED, STATUS_RUNNING, ceil_div
 
 cdef enum:
     HASH_SEED = 1337
@@ -36,6 +36,17 @@ cdef class BlockScheduler(Scheduler):
         if request.path_length > 0:
             self.index.drop(request.path[request.path_length - 1])
         return 0
+
+    # -- what cannot be ---------------------------------------------------------------------------
+
+    cdef int64_t needed_for(self, int32_t slot, int32_t reason) noexcept nogil:
+        """The figure of a prompt that no configuration of this rank holds."""
+        if reason == REASON_PROMPT_OVER_MODEL_LEN:
+            return self.requests.slots[slot].n_in
+        return ceil_div(self.requests.slots[slot].n_in, self.block_size)
+
+    cdef int64_t available_for(self, int32_t reason) noexcept nogil:
+        return self.max_model_len if reason == REASON_PROMPT_OVER_MODEL_LEN else self.pool.num_blocks
 
     # -- identities -------------------------------------------------------------------------------
 

@@ -8,6 +8,16 @@ from .sched_handoff cimport HandoffScheduler
 
 cdef enum:
     MAX_DRAFTS = 5
+    # Far above any legal chain: a rank that preempts so often without a token or an end moves in a circle.
+    MAX_PASSES_WITHOUT_GAIN = 1_000_000
+    # Preempting passes without a token under multi-token prediction before the victim of the next one fails.
+    MAX_FRUITLESS_BURSTS = 1000
+
+
+cdef enum Entry:                         # of the next in the queue
+    ENTRY_OPEN = 0
+    ENTRY_WAITS = 1
+    ENTRY_REJECTED = 2
 
 
 cdef class VllmScheduler(HandoffScheduler):
@@ -37,8 +47,6 @@ cdef class VllmScheduler(HandoffScheduler):
     cdef int take_blocks(self, int32_t slot, int64_t num_hits, int64_t num_fresh) except -1 nogil
     cdef int32_t preempt(self, bint return_budget) except -1 nogil
     cdef int reject(self, int32_t slot, int32_t reason) except -1 nogil
-    cdef int64_t _needed(self, int32_t slot, int32_t reason) noexcept nogil
-    cdef int64_t _available(self, int32_t reason) noexcept nogil
     cdef int _publish_prefill(self, Request* request) except -1 nogil
     cdef int _leave_running(self, int32_t slot, int32_t status, int32_t reason, int64_t needed, int64_t available) except -1 nogil
     cdef int collect_ready(self) except -1 nogil

@@ -25,24 +25,12 @@ from .policy cimport SchedulingPolicy
 from .prefix_index cimport PrefixIndex
 from .sched_handoff cimport HandoffScheduler
 from .timing cimport TimingModel
-from .types cimport BLOCKED, NONE, SCHEDULED, SELF_PREEMPTED, STATUS_MATERIALISED, STATUS_PREEMPTED, STATUS_RUNNING, STATUS_WAITING, ceil_div
+from .types cimport (
+    BLOCKED, NONE, SCHEDULED, SELF_PREEMPTED, STATUS_MATERIALISED, STATUS_PREEMPTED, STATUS_RUNNING, STATUS_WAITING,
+    ceil_div, limit_of,
+)
 
 from .types import EngineError, LivelockError
-
-cdef enum:
-    # Far above any legal chain: a rank that preempts so often without a token or an end moves in a circle.
-    MAX_PASSES_WITHOUT_GAIN = 1_000_000
-    # Preempting passes without a token under multi-token prediction before the victim of the next one fails.
-    MAX_FRUITLESS_BURSTS = 1000
-
-cdef enum Entry:
-    ENTRY_OPEN = 0
-    ENTRY_WAITS = 1
-    ENTRY_REJECTED = 2
-
-
-cdef int64_t _limit(object value) except -1:
-    return INT64_MAX if value is None else min(value, INT64_MAX)
 
 
 @cython.final
@@ -76,9 +64,9 @@ cdef class VllmScheduler(HandoffScheduler):
         if len(accept_rates) > MAX_DRAFTS:
             raise ValueError(f"at most {MAX_DRAFTS} accept rates, got {len(accept_rates)}")
         self.worker, self.rank, self.want, self.timing = worker, rank, want, timing
-        self.max_num_seqs = _limit(max_num_seqs)
-        self.max_num_batched_tokens = _limit(max_num_batched_tokens)
-        self.max_model_len = _limit(max_model_len)
+        self.max_num_seqs = limit_of(max_num_seqs)
+        self.max_num_batched_tokens = limit_of(max_num_batched_tokens)
+        self.max_model_len = limit_of(max_model_len)
         self.block_size = block_size
         self.kv_capacity_tokens = <uint64_t>(int(num_gpu_blocks) * block_size % (1 << 64))
         self.prefix_caching, self.chunked_prefill = enable_prefix_caching, enable_chunked_prefill
@@ -141,8 +129,8 @@ cdef class VllmScheduler(HandoffScheduler):
             self.finish_tokens(end_ms)
         for i in range(self.num_rejected):
             self.end_request(self.rejected[2 * i], TERM_REJECTED, self.rejected[2 * i + 1],
-                             self._needed(self.rejected[2 * i], self.rejected[2 * i + 1]),
-                             self._available(self.rejected[2 * i + 1]))
+                             self.needed_for(self.rejected[2 * i], self.rejected[2 * i + 1]),
+                             self.available_for(self.rejected[2 * i + 1]))
         self.num_rejected = 0
         if self.num_scheduled == 0 and not self.preempted and self.end_events.count == 0:
             self.diagnose()
@@ -199,12 +187,10 @@ cdef class VllmScheduler(HandoffScheduler):
             else:
                 slot = self.candidate()
             verdict = self.consider(slot, defer_prefill)
-            if verdict == ENTRY_REJECTED:
-                continue
             if verdict == ENTRY_WAITS:
                 break
             request = &self.requests.slots[slot]
-            if not self.admits(slot):
+            if verdict == ENTRY_REJECTED or not self.admits(slot):
                 continue
             budget_before = self.budget
             if self.schedule(slot, True) != SCHEDULED:
@@ -372,14 +358,6 @@ cdef class VllmScheduler(HandoffScheduler):
         for i in range(self.num_rejected):
             out.emplace(EV_CUT, now_ms, self.worker, self.rank, self.requests.slots[self.rejected[2 * i]].ordinal)
         return 0
-
-    cdef int64_t _needed(self, int32_t slot, int32_t reason) noexcept nogil:
-        if reason == REASON_PROMPT_OVER_MODEL_LEN:
-            return self.requests.slots[slot].n_in
-        return ceil_div(self.requests.slots[slot].n_in, self.block_size)
-
-    cdef int64_t _available(self, int32_t reason) noexcept nogil:
-        return self.max_model_len if reason == REASON_PROMPT_OVER_MODEL_LEN else self.pool.num_blocks
 
     # -- tokens -----------------------------------------------------------------------------------
 

@@ -1,5 +1,5 @@
 # Sizes and status codes shared by the core.
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint64_t
 
 cdef enum:
     NONE = -1                       # no slot, no copy, no node
@@ -38,6 +38,10 @@ cdef struct Terms:                  # what a policy may know of a request beside
     double arrival_ms               # when it reached the router
     double deadline_ms              # when its answer is wanted; INFINITY = nobody said
     int64_t priority                # lower goes first
+
+cdef inline int64_t limit_of(object value) except -1:
+    """A limit of the configuration; None is no limit."""
+    return INT64_MAX if value is None else min(value, INT64_MAX)
 
 cdef inline int64_t ceil_div(int64_t a, int64_t b) noexcept nogil:
     return (a + b - 1) // b

@@ -108,7 +108,10 @@ def build_machine(
             enable_chunked_prefill=config.enable_chunked_prefill,
             preemption_mode=config.preemption_mode,
             accept_rates=config.aic_nextn_accept_rates,
-            sampler_seed=(config.aic_mtp_seed + (worker if seed_worker is None else seed_worker) * config.dp_size + rank) % 2**64,
+            sampler_seed=(
+                config.aic_mtp_seed + (worker if seed_worker is None else seed_worker) * config.dp_size + rank
+            )
+            % 2**64,
             block_tokens=block_tokens,
             asks_prompt_tokens=asks_prompt_tokens,
             xxh3=xxh3,

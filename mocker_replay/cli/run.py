@@ -179,7 +179,7 @@ def run_settings(trace: str, given: Mapping[str, Any]) -> tuple[EngineConfig, Re
     return config, options, realtime
 
 
-def pool_settings(given: Mapping[str, Any], options: ReplayOptions) -> dict[str, EngineConfig]:
+def pool_settings(given: Mapping[str, Any], options: ReplayOptions) -> dict[str, Any]:
     """Configurations of two pools, as arguments of `replay`; none where all workers are the same.
 
     Raises:
@@ -200,13 +200,14 @@ def _has_pools(given: Mapping[str, Any]) -> bool:
 
 def _refuse_engine_config(given: Mapping[str, Any]) -> None:
     if given["engine_config"] is not None:
-        rule = "cannot stand together with prefill and decode workers: give them --prefill-engine-config and --decode-engine-config"
+        rule = "prefill and decode workers have --prefill-engine-config and --decode-engine-config in its place"
         raise UsageError.of([Fault("--engine-config", 0, "", given["engine_config"], rule)])
 
 
 def _pools_of(given: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, EngineConfig]:
     """What the flags say of the pools; those of single keys hold for both."""
-    configs, faults = {}, []
+    configs: dict[str, EngineConfig] = {}
+    faults: list[Fault] = []
     for role in ("prefill", "decode"):
         source = given.get(f"{role}_engine_config")
         if source is not None:

@@ -70,7 +70,9 @@ class RunBooks:
         self.router = _router(pools.engine, options, facts)
         self.placement: PolicyPlacement | None = None
         if policy.placing is not None:
-            self.placement = PolicyPlacement(policy.placing, pools.num_workers, pools.dp_size, self.engine.num_gpu_blocks)
+            self.placement = PolicyPlacement(
+                policy.placing, pools.num_workers, pools.dp_size, self.engine.num_gpu_blocks
+            )
         wants_kv = sinks.wants_kv or self.router is not None
         self.workload: Workload = open_workload(
             source.batches(),

@@ -40,7 +40,7 @@ def build_fleet(
         build_machine(
             pools.config_of(worker), out, worker=worker, trace_block_size=trace_block_size, want=want,
             timing=prefill_timing if worker < pools.num_prefill_workers else timing, block_tokens=block_tokens,
-            policy=policy, seed_worker=worker - (0 if worker < pools.num_prefill_workers else pools.num_prefill_workers),
+            policy=policy, seed_worker=pools.number_in_pool(worker),
         )
         for worker in range(pools.num_workers)
     ]  # fmt: skip

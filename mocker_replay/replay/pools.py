@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mocker_replay.config import EngineConfig, ReplayOptions
+from mocker_replay.config import EngineConfig, ReplayOptions, load_engine_config
 from mocker_replay.config.origin import show
 from mocker_replay.errors import ConfigError, Fault, UsageError
 
@@ -25,7 +25,11 @@ class Pools:
 
     @classmethod
     def of(
-        cls, options: ReplayOptions, engine: EngineConfig, prefill: EngineConfig | None, decode: EngineConfig | None
+        cls,
+        options: ReplayOptions,
+        engine: EngineConfig | None,
+        prefill: EngineConfig | None,
+        decode: EngineConfig | None,
     ) -> Pools:
         """The pools that the options ask for.
 
@@ -37,6 +41,7 @@ class Pools:
         if faults:
             raise UsageError.of(faults)
         if prefill is None or decode is None:
+            engine = engine or load_engine_config(None)
             engine.require_supported()
             return cls(engine, options.num_workers)
         faults = []
@@ -63,6 +68,10 @@ class Pools:
         """Ranks of all workers."""
         ranks = (self.num_workers - self.num_prefill_workers) * self.engine.dp_size
         return ranks if self.prefill is None else ranks + self.num_prefill_workers * self.prefill.dp_size
+
+    def number_in_pool(self, worker: int) -> int:
+        """Number of a worker of the fleet among those of its kind."""
+        return worker if worker < self.num_prefill_workers else worker - self.num_prefill_workers
 
     def config_of(self, worker: int) -> EngineConfig:
         """Configuration of a worker of the fleet."""

@@ -77,14 +77,11 @@ def replay(
     """
     options = options or ReplayOptions()
     options.validate()
-    pools = Pools.of(options, _loaded(config), _optional(prefill_config), _optional(decode_config))
+    pools = Pools.of(options, *map(_optional, (config, prefill_config, decode_config)))
     realtime = _realtime_options(options, realtime, telemetry)
     options, loaded = _with_policy(options, policy)
     _require_few_ranks(pools.num_ranks)
-    if pools.prefill is not None and realtime is not None:
-        raise UsageError("mode realtime is not built yet for prefill and decode workers; run them accelerated")
-    if pools.prefill is not None and loaded.placing is not None:
-        raise UsageError(f"policy {loaded.name} places requests itself, which is not built for prefill and decode workers")
+    _refuse_of_pools(pools, realtime, loaded)
     source = trace_source(trace, options)
     try:
         facts = source.scan()
@@ -94,13 +91,8 @@ def replay(
         )  # fmt: skip
         # From the first output on an interrupt ends the run orderly, until all of them are whole.
         with InterruptFlag() as interrupt, sinks:
-            run: RunBooks
-            if realtime is None:
-                run = AcceleratedRun(pools, options, facts, source, sinks, loaded, progress)
-            else:
-                from mocker_replay.replay.realtime import RealtimeRun
-
-                run = RealtimeRun(pools, options, facts, source, sinks, loaded, realtime, watch, observe)
+            books: Any = (pools, options, facts, source, sinks, loaded)
+            run = AcceleratedRun(*books, progress) if realtime is None else _live(books, realtime, watch, observe)
             result = run.result(interrupt)
     finally:
         if source is not trace:
@@ -111,12 +103,24 @@ def replay(
     return result
 
 
-def _loaded(config: EngineConfig | Mapping[str, object] | None) -> EngineConfig:
-    return config if isinstance(config, EngineConfig) else load_engine_config(config)
+def _live(books: Any, realtime: RealtimeOptions, watch: Watch | None, observe: Observe | None) -> RunBooks:
+    from mocker_replay.replay.realtime import RealtimeRun
+
+    return RealtimeRun(*books, realtime, watch, observe)
 
 
 def _optional(config: EngineConfig | Mapping[str, object] | None) -> EngineConfig | None:
-    return None if config is None else _loaded(config)
+    return config if config is None or isinstance(config, EngineConfig) else load_engine_config(config)
+
+
+def _refuse_of_pools(pools: Pools, realtime: RealtimeOptions | None, policy: LoadedPolicy) -> None:
+    """What is built for workers of one kind only."""
+    if pools.prefill is None:
+        return
+    if realtime is not None:
+        raise UsageError("mode realtime is not built yet for prefill and decode workers; run them accelerated")
+    if policy.placing is not None:
+        raise UsageError(f"policy {policy.name} places requests, which is not built yet for prefill and decode workers")
 
 
 def _require_few_ranks(num_ranks: int) -> None:

@@ -147,6 +147,7 @@ class Sinks:
         if self._samples:
             self._sampler = TelemetrySampler(
                 collector,
+                num_gpu_blocks=self._pools.engine.num_gpu_blocks,
                 pools=_sampled_pools(self._pools),
                 interval_ms=self._options.telemetry_sample_interval_ms,
                 emit=self._take_sample,
@@ -227,11 +228,11 @@ class Sinks:
 
 
 def _sampled_pools(pools: Pools) -> tuple[SampledPool, ...]:
-    """Prefill workers, where there are any, then the others."""
+    """Prefill workers, then the others; nothing where all are the same."""
     first = pools.num_prefill_workers
     rest = SampledPool(first, pools.num_workers - first, pools.engine.dp_size, pools.engine.num_gpu_blocks)
     if pools.prefill is None:
-        return (rest,)
+        return ()
     return SampledPool(0, first, pools.prefill.dp_size, pools.prefill.num_gpu_blocks), rest
 
 

@@ -86,7 +86,7 @@ def _nullable(values: metrics.Float64s) -> list[float | None]:
 
 
 def _readmissions(columns: Columns) -> dict[int, list[tuple[float, int, bool]]]:
-    """(time [ms], reused tokens, whether on a decode worker of its own) of admissions after the first, in order, by row."""
+    """(time [ms], reused tokens, whether on a worker that only decodes) of admissions after the first, by row."""
     found: dict[int, list[tuple[float, int, bool]]] = {}
     names = ["readmission_request", "readmission_ms", "readmission_reused_tokens"]
     lists = [columns[name].tolist() for name in names]
@@ -133,7 +133,10 @@ def _record(
         "decode_route_overlap_tokens": None,
         "routing_history": [
             routing(
-                "agg", figures.worker, figures.rank, scheduler,
+                "agg",
+                figures.worker,
+                figures.rank,
+                scheduler,
                 facts.placements[row] if facts.placements is not None else None,
             )
         ],

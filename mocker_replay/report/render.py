@@ -84,13 +84,7 @@ def _setup_lines(summary: dict[str, Any], facts: RunFacts) -> Iterator[Line]:
         "",
     )
     yield "arrivals", _arrivals(facts), ""
-    gpus = facts.tensor_parallel_size * facts.dp_size
-    yield (
-        "workers",
-        f"{_count(facts.num_workers, 'worker')} of {_count(facts.dp_size, 'rank')} and {_count(gpus, 'GPU')}, "
-        f"{facts.options.get('router_mode', 'round_robin')}",
-        "",
-    )
+    yield from _worker_lines(facts)
     yield (
         "engine",
         f"{engine.get('backend')}, {engine.get('num_gpu_blocks'):,} blocks of {engine.get('block_size'):,} tokens per "
@@ -103,6 +97,24 @@ def _setup_lines(summary: dict[str, Any], facts: RunFacts) -> Iterator[Line]:
     yield "timing", _timing(engine), ""
     if facts.options.get("policy", "fcfs") != "fcfs":
         yield "policy", _policy(facts, summary), ""
+
+
+def _worker_lines(facts: RunFacts) -> Iterator[Line]:
+    """Who worked; the engine told below is that of the decode workers."""
+    gpus = facts.tensor_parallel_size * facts.dp_size
+    decode = f"{_count(facts.num_workers, 'worker')} of {_count(facts.dp_size, 'rank')} and {_count(gpus, 'GPU')}, "
+    decode += str(facts.options.get("router_mode", "round_robin"))
+    if facts.prefill is None:
+        yield "workers", decode, ""
+        return
+    engine = facts.prefill.config["engine"]
+    yield (
+        "prefill",
+        f"{_count(facts.prefill.num_workers, 'worker')} of {_count(facts.prefill.dp_size, 'rank')} and "
+        f"{_count(facts.prefill.gpus_per_worker, 'GPU')}, {engine['num_gpu_blocks']:,} blocks per rank",
+        "",
+    )
+    yield "decode", decode, ""
 
 
 def _policy(facts: RunFacts, summary: dict[str, Any]) -> str:
@@ -180,11 +192,10 @@ def _result_lines(summary: dict[str, Any], facts: RunFacts) -> Iterator[Line]:
     yield "preemptions", f"{summary['preemptions']:,}", "not dim yellow" if summary["preemptions"] else ""
     if facts.config.get("engine", {}).get("aic_nextn") and summary["avg_accept_length"] is not None:
         yield "speculation", f"{summary['avg_accept_length']:.3f} tokens accepted per request and decode pass", ""
-    yield (
-        "resources",
-        f"{summary['decode_worker_seconds']:,.2f} worker seconds, {summary['gpu_hours']:,.4f} GPU hours",
-        "",
-    )
+    seconds = f"{summary['decode_worker_seconds']:,.2f} worker seconds"
+    if facts.prefill is not None:
+        seconds = f"{summary['prefill_worker_seconds']:,.2f} prefill and {seconds[:-15]} decode worker seconds"
+    yield "resources", f"{seconds}, {summary['gpu_hours']:,.4f} GPU hours", ""
     if "realtime" not in summary:
         yield "replay", _speed(summary), "not dim green"
 

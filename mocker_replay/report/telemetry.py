@@ -52,7 +52,8 @@ class TelemetrySampler:
         self,
         collector: Collector,
         *,
-        pools: tuple[SampledPool, ...],
+        num_gpu_blocks: int = 0,
+        pools: tuple[SampledPool, ...] = (),
         interval_ms: float,
         emit: Callable[[Sample], None],
         router_hits: Callable[[], tuple[float, int]] | None = None,
@@ -61,7 +62,8 @@ class TelemetrySampler:
             raise ConfigError(f"telemetry_sample_interval_ms must be finite and positive, got {interval_ms}")
         self.interval_ms = interval_ms
         self._collector = collector
-        self._pools = (None, *pools) if len(pools) == 1 else pools  # prefill workers, the others
+        everybody = SampledPool(0, collector.num_workers, collector.dp_size, num_gpu_blocks)
+        self._pools = pools or (None, everybody)  # prefill workers, the others
         self._emit = emit
         self._router_hits = router_hits  # sum and number of hit rates since the last call; None: round robin
         self._ordinal = 0

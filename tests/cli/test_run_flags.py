@@ -95,7 +95,8 @@ def test_every_option_of_the_run_has_a_flag(replay: StandIn) -> None:
     assert replay.options == ReplayOptions(**changed)
     assert run_main(["run", "t.jsonl", "--sla-e2e-ms", "7"]) == 0
     assert replay.options == ReplayOptions(sla_e2e_ms=7.0, surplus_hash_ids="refuse")
-    assert {*changed, "sla_e2e_ms", "kv_event_lag_ms"} == {*ReplayOptions.__dataclass_fields__}
+    pools = {"num_prefill_workers", "num_decode_workers"}  # see test_run_pools
+    assert {*changed, *pools, "sla_e2e_ms", "kv_event_lag_ms"} == {*ReplayOptions.__dataclass_fields__}
 
 
 def test_engine_flags_win_over_the_file(replay: StandIn, tmp_path: Path) -> None:

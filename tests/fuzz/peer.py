@@ -79,7 +79,9 @@ def main(argv: list[str] | None = None) -> int:
     started = time.monotonic()
     with Wheel(python, options.timeout_s) as wheel:
         for seed in range(options.seed * 1_000_000, options.seed * 1_000_000 + options.cases):
-            case, verdict = run_seed(seed, runner, wheel, make_disaggregated_case if options.disaggregated else make_case)
+            case, verdict = run_seed(
+                seed, runner, wheel, make_disaggregated_case if options.disaggregated else make_case
+            )
             kinds[verdict.kind.value] += 1
             if verdict.differences:
                 differing += 1

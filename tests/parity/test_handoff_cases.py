@@ -60,8 +60,10 @@ def test_run_equals_the_reference(key: str, tmp_path: Path) -> None:
     expect = ALL[key]["expect"]
     result = run(ALL[key], tmp_path, events=tmp_path / "events.jsonl", event_level="kv")
     records = list(result.records())
-    assert [{name: told(record, name) for name in wanted} for record, wanted in zip(
-        records, expect["requests"], strict=True)] == expect["requests"]
+    assert [
+        {name: told(record, name) for name in wanted}
+        for record, wanted in zip(records, expect["requests"], strict=True)
+    ] == expect["requests"]
     for name in ("completed_requests", "num_requests", "duration_ms"):
         assert result.summary[name] == expect[name]
 

@@ -60,9 +60,11 @@ def test_scenario_1_held_once_then_drained() -> None:
     assert worker.ask("submit_prefill", 0, 16) == "submitted"
     worker.run(50.0)
     assert worker.told() == [(HELD, 0, 10.0)]
-    assert not worker.rank.handoffs.line() and worker.rank.handoffs.num_held == 1
+    assert not worker.rank.handoffs.line()
+    assert worker.rank.handoffs.num_held == 1
     assert worker.ask("release_source", 0) == "applied"
-    assert worker.rank.ownership() == [] and worker.rank.pool.num_active() == 0
+    assert worker.rank.ownership() == []
+    assert worker.rank.pool.num_active() == 0
 
 
 def test_scenario_2_sources_by_state() -> None:
@@ -110,7 +112,8 @@ def test_scenario_4_from_reservation_to_the_end() -> None:
     worker.run(100.0)
     ends = worker.records(EventKind.TERMINAL)
     assert [(end.t_ms, end.b) for end in ends] == [(15.0, 3)]
-    assert worker.rank.pool.num_active() == 0 and worker.rank.ownership() == []
+    assert worker.rank.pool.num_active() == 0
+    assert worker.rank.ownership() == []
 
 
 def test_scenario_5_queued_decode_counters() -> None:
@@ -150,7 +153,8 @@ def test_scenario_7_cancelling_after_activation() -> None:
     worker.run(25.0)
     assert (CANCELLED, 0, 25.0) in worker.told()
     assert worker.ask("cancel_destination", 0) == "noop"
-    assert worker.rank.ownership() == [] and worker.rank.pool.num_active() == 0
+    assert worker.rank.ownership() == []
+    assert worker.rank.pool.num_active() == 0
 
 
 def test_scenario_8_cancelling_the_running_one_lets_the_head_reserve() -> None:
@@ -169,7 +173,8 @@ def test_scenario_8_cancelling_the_running_one_lets_the_head_reserve() -> None:
 def test_scenario_9_a_prompt_that_never_fits_is_refused(settings, n_in: int) -> None:
     worker = Worker(**settings)
     assert worker.ask("reserve_destination", 0, n_in) is None
-    assert worker.told() == [] and worker.rank.ownership() == []
+    assert worker.told() == []
+    assert worker.rank.ownership() == []
 
 
 def test_scenario_19_reserve_and_cancel_in_one_pass() -> None:
@@ -194,7 +199,8 @@ def test_scenario_20_released_while_pending() -> None:
     worker.ask("release_source", 0)
     worker.run(60.0)
     assert [stage for stage, _, _ in worker.told()] == [HandoffStage.SOURCE_RELEASED]
-    assert worker.rank.pool.num_active() == 0 and worker.rank.ownership() == []
+    assert worker.rank.pool.num_active() == 0
+    assert worker.rank.ownership() == []
 
 
 def test_scenario_21_cancelling_the_request_of_a_held_source() -> None:

@@ -12,6 +12,7 @@ from mocker_replay.events import (
     CommandResult,
     Decision,
     EventKind,
+    HandoffStage,
     TerminalReason,
     TerminalStatus,
 )
@@ -213,3 +214,12 @@ def decode_heavy_stream(num_passes: int) -> EventBuffer:
         make.gauges(t_ms, active=12345, inactive=3000, running=113)
         make.pass_end_close(t_ms)
     return make.buffer
+
+
+def handoff_stream() -> EventBuffer:
+    """One record of each stage of a handoff."""
+    stream = StreamMaker()
+    for stage in HandoffStage:
+        end = {"x": 7.5} if stage is HandoffStage.TRANSFER_STARTED else {}
+        stream.add(EventKind.HANDOFF, 5.0 + stage, 0, 0, 0, a=stage, b=16, f=0, **end)
+    return stream.buffer

@@ -1,4 +1,4 @@
-"""The audit of logs with prefill and decode workers: a sound log passes, each planted fault is found by its rule alone."""
+"""The audit of logs with prefill and decode workers: sound logs pass, each planted fault is found by its rule alone."""
 
 from __future__ import annotations
 

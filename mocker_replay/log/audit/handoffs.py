@@ -1,6 +1,6 @@
 """The life of each handoff: stages in order, at the workers of their roles, with their tokens and times.
 
-Decides what a log with prefill and decode workers says of the way of its requests. Never looks at passes, blocks or gauges.
+Decides what a log with prefill and decode workers says of the way of its requests. Never looks at passes or blocks.
 """
 
 from __future__ import annotations

@@ -26,6 +26,9 @@ class Transfer(NamedTuple):
         return float(tokens) * float(self.bytes_per_token) / (self.bandwidth_gbps * 1e9) * 1000.0
 
 
+NO_TRANSFER: Final = Transfer()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
     """Limits and sizes of the run that wrote a log; None where there is no limit."""
@@ -50,7 +53,7 @@ class Setup:
     sla_e2e_ms: float | None
     policy: str
     num_prefill_workers: int = 0  # of num_workers, the first; 0: workers have no roles
-    transfer: Transfer = Transfer()
+    transfer: Transfer = NO_TRANSFER
 
     def blocks_of(self, tokens: int) -> int:
         """Blocks that so many tokens need."""
@@ -78,7 +81,7 @@ def read_setup(header: Mapping[str, Any], name: str) -> Setup:
         trace_rows=find.count("trace", "rows"),
         num_workers=num_workers,
         num_prefill_workers=num_prefill,
-        transfer=_transfer(find) if has_roles else Transfer(),
+        transfer=_transfer(find) if has_roles else NO_TRANSFER,
         dp_size=max(find.count("config", "dp_size"), find.count("prefill_config", "dp_size") if has_roles else 0),
         tensor_parallel_size=find.count("config", "tensor_parallel_size"),
         num_gpu_blocks=find.count("config", "engine", "num_gpu_blocks"),

@@ -1,0 +1,3 @@
+PHASE_NAMES: tuple[str, ...]
+STIMULUS_NAMES: tuple[str, ...]
+STATUS_TEXTS: dict[int, str]
