@@ -25,7 +25,7 @@ from mocker_replay.trace import TraceSource, open_trace
 
 if TYPE_CHECKING:
     from mocker_replay._core.policy import SchedulingPolicy
-    from mocker_replay.replay.realtime import Observe
+    from mocker_replay.replay.realtime import Observe, RealtimeRun
     from mocker_replay.replay.realtime_view import Watch
 
 # Far beyond any fleet; each rank costs memory before the first request.
@@ -66,8 +66,7 @@ def replay(
         observe: called in the loop of a realtime run whenever a client reads a token, with (row, Signal, measured time
             [ms]); clients then read token by token, which costs each of them a turn of the loop.
         policy: an object of the caller's own, in place of the one that `options.policy` names.
-        prefill_config, decode_config: of the two pools that `options.num_prefill_workers` and `num_decode_workers` ask
-            for, as `config`, which is not looked at then.
+        prefill_config, decode_config: of the two pools that `options` may ask for; `config` is not looked at then.
 
     Raises:
         ConfigError, UsageError, TraceError: refused before anything runs; nothing is written.
@@ -91,22 +90,29 @@ def replay(
         )  # fmt: skip
         # From the first output on an interrupt ends the run orderly, until all of them are whole.
         with InterruptFlag() as interrupt, sinks:
-            books: Any = (pools, options, facts, source, sinks, loaded)
-            run = AcceleratedRun(*books, progress) if realtime is None else _live(books, realtime, watch, observe)
+            if realtime is None:
+                run: RunBooks = AcceleratedRun(pools, options, facts, source, sinks, loaded, progress)
+            else:
+                run = _live_run()(pools, options, facts, source, sinks, loaded, realtime, watch, observe)
             result = run.result(interrupt)
     finally:
         if source is not trace:
             source.close()
     if run.failure is not None:
-        text = f"the run stopped at {result.facts.end_ms} ms: {_text_of(run.failure)}{run.standing()}"
-        raise InvariantError(text) from run.failure
+        raise InvariantError(_story_of(run, result)) from run.failure
     return result
 
 
-def _live(books: Any, realtime: RealtimeOptions, watch: Watch | None, observe: Observe | None) -> RunBooks:
+def _story_of(run: RunBooks, result: ReplayResult) -> str:
+    assert run.failure is not None
+    return f"the run stopped at {result.facts.end_ms} ms: {_text_of(run.failure)}{run.standing()}"
+
+
+def _live_run() -> type[RealtimeRun]:
+    """Loaded when it is needed: an accelerated run does without an event loop."""
     from mocker_replay.replay.realtime import RealtimeRun
 
-    return RealtimeRun(*books, realtime, watch, observe)
+    return RealtimeRun
 
 
 def _optional(config: EngineConfig | Mapping[str, object] | None) -> EngineConfig | None:
