@@ -421,7 +421,7 @@ cdef class Fleet:
             return 0
         # The round is over: once more from the start while anything is left to do at this instant.
         self.ran = False
-        self.stage = STAGE_ENDS if self.any_due() else STAGE_OVER
+        self.stage = STAGE_ENDS if self.any_due() or self.tell_ends() else STAGE_OVER
         # Rows of this instant are counted in its sample, and their passes are not: so does the reference.
         if 0.0 < self.sample_ms <= self.now_ms:
             self._account()

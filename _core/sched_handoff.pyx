@@ -199,6 +199,7 @@ cdef class HandoffScheduler(PolicyScheduler):
         out.extend(self.kv_events, now_ms)
         self.append_blocks(request, hits, blocks - hits)
         self.handoffs.move(entry, OWN_RESERVED)
+        self.stalled = False             # the line moved: what it kept out may enter
         return self._tell(out, self.handoffs.entries[entry].slot, STAGE_DESTINATION_RESERVED,
                           self.handoffs.entries[entry].handoff, (blocks - hits) * self.block_size, now_ms)
 
@@ -281,7 +282,7 @@ cdef class HandoffScheduler(PolicyScheduler):
     # -- publication ------------------------------------------------------------------------------
 
     cdef int close_pass(self, EventBuffer out, double end_ms) except -1 nogil:
-        return self.reserve_head(end_ms, out)
+        return self.reserve_head(end_ms, out) if self.handoffs.num_pending > 0 else 0
 
     cdef int publish_gauges(self, EventBuffer out, double now_ms, int64_t queued, bint telemetry_only) except -1 nogil:
         """Destinations that are not active wait, too."""
