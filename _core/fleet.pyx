@@ -372,9 +372,7 @@ cdef class Fleet:
                 elif self.tell_ends():
                     return FLEET_ENDS
             if self.stage == STAGE_SETTLE:
-                status = self.settle()
-                if status != 0:
-                    return status
+                self.settle()
                 continue
             if self.stage == STAGE_ARRIVALS:
                 status = self.hand_over()
@@ -383,6 +381,10 @@ cdef class Fleet:
                 self.stage = STAGE_RUN
                 if self.disaggregated:
                     self.stage = STAGE_SETTLE
+                    # Rows of this instant are counted in its sample, and it sees nothing of what they do yet.
+                    if 0.0 < self.sample_ms <= self.now_ms:
+                        self._account()
+                        return FLEET_SAMPLE
                     continue
             if self.stage == STAGE_RUN:
                 if self.external:
@@ -409,23 +411,15 @@ cdef class Fleet:
                 return FLEET_SAMPLE
 
     cdef int settle(self) except -1 nogil:
-        """Handoffs go on as far as they can; then the next stage, or why the caller has to do something first."""
+        """Handoffs go on as far as they can; then the next stage."""
         if self.handoffs.settle(self.workers, self.now_ms):
             self._note_event()
         if not self.ran:
-            # What follows from an end comes in before passes start; rows whose own time it is come after.
-            self.stage = STAGE_ARRIVALS
-            if self.tell_ends():
-                return FLEET_ENDS
-            self.stage = STAGE_RUN
+            self.stage = STAGE_RUN       # rows that are due come in after passes start: so they do on the reference
             return 0
         # The round is over: once more from the start while anything is left to do at this instant.
         self.ran = False
         self.stage = STAGE_ENDS if self.any_due() or self.tell_ends() else STAGE_OVER
-        # Rows of this instant are counted in its sample, and their passes are not: so does the reference.
-        if 0.0 < self.sample_ms <= self.now_ms:
-            self._account()
-            return FLEET_SAMPLE
         return 0
 
     cdef bint any_due(self) noexcept nogil:
