@@ -12,6 +12,7 @@ cdef enum:
     MAX_PASSES_WITHOUT_GAIN = 1_000_000
     # Preempting passes without a token under multi-token prediction before the victim of the next one fails.
     MAX_FRUITLESS_BURSTS = 1000
+    MAX_FRUITLESS_BURSTS_HELD = 20_000  # while a command from outside may still give blocks back
 
 
 cdef enum Entry:                         # of the next in the queue

@@ -518,7 +518,8 @@ cdef class VllmScheduler(HandoffScheduler):
             if self.num_ready == 0 or self.pool.acquire(NULL, 0, needed) == POOL_OK:
                 break
             if self.fail_hopeless_bursts() == 0:
-                if self.passes_without_gain >= MAX_FRUITLESS_BURSTS and not self.handoffs.waits_outside():
+                if self.passes_without_gain >= (
+                        MAX_FRUITLESS_BURSTS_HELD if self.handoffs.waits_outside() else MAX_FRUITLESS_BURSTS):
                     self._leave_running(self.running[0 if self.preempt_first else self.num_running - 1], TERM_FAILED,
                                         REASON_BURST_OVER_POOL, self.pool.active() + needed, self.pool.num_blocks)
                 else:

@@ -49,8 +49,24 @@ def make_disaggregated_case(seed: int) -> Case:
         for row in rows:
             if "timestamp" in row and row["timestamp"] < 0:
                 row["timestamp"] = 0
+    if "replay_concurrency" in args or any("session_id" in row for row in rows):
+        _give_passes_a_length(rows, pools)
     text = "".join(json.dumps(row) + "\n" for row in rows)
     return Case(f"seed-{seed}", "mooncake", pools, text, args, {})
+
+
+def _give_passes_a_length(rows: list[dict[str, Any]], pools: dict[str, dict[str, Any]]) -> None:
+    """In which round of an instant a row comes in that follows from the end of a pass of no length is not specified."""
+    for row in rows:
+        row["output_length"] = max(1, row["output_length"])
+    for pool in pools.values():
+        timing = pool["engine"]["timing_model"]
+        for key in ("prefill_ms", "decode_ms"):
+            if timing.get(key, 1.0) < 1e-5:
+                timing[key] = 1.0
+        for key in ("speedup_ratio", "decode_speedup_ratio"):
+            if pool["engine"].get(key, 1.0) > 1e3:
+                pool["engine"][key] = 2.0
 
 
 def _drop_sessions_that_may_fail(rows: list[dict[str, Any]], pools: dict[str, dict[str, Any]]) -> None:

@@ -98,8 +98,8 @@ def judge(case: Case, runner: Runner, wheel: Wheel, with_passes: bool = False) -
                 ours = runner(case, folder)
         except InvariantError as error:
             # Where requests of two pools stand in each other's way neither can be failed by itself: both give up.
-            if STUCK in message and "prefill" in case.config:
-                return Verdict(Kind.STUCK)
+            if "prefill" in case.config and (theirs is None or STUCK in message):
+                return Verdict(Kind.ENDLESS if theirs is None else Kind.STUCK)
             return Verdict(Kind.COMPARED, [f"raised {type(error).__name__}: {error}"])
         except Exception as error:  # a crash of the subject is a difference, to be shrunk like any other
             return Verdict(Kind.COMPARED, [f"raised {type(error).__name__}: {error}"])
