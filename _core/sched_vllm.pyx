@@ -582,7 +582,7 @@ cdef class VllmScheduler(HandoffScheduler):
         cdef int32_t slot
         cdef Request* request
         cdef int64_t blocks
-        if self.num_waiting == 0 or self.num_running > 0:
+        if self.num_waiting == 0 or self.num_running > 0 or self.gates_fresh():
             return 0
         if not self.handoffs.waits_outside():
             self.check_not_stuck()

@@ -96,6 +96,10 @@ def judge(case: Case, runner: Runner, wheel: Wheel, with_passes: bool = False) -
         try:
             with time_limit(SUBJECT_LIMIT_S):
                 ours = runner(case, folder)
+        except SubjectTimeout as error:  # millions of preempting passes in a log, where the wheel never ends
+            if theirs is None and "prefill" in case.config:
+                return Verdict(Kind.ENDLESS)
+            return Verdict(Kind.COMPARED, [f"raised {type(error).__name__}: {error}"])
         except InvariantError as error:
             # Where requests of two pools stand in each other's way neither can be failed by itself: both give up.
             if "prefill" in case.config and (theirs is None or STUCK in message):
