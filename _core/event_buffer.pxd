@@ -36,11 +36,20 @@ cdef enum EventKind:
     EV_DECISION = 22      # of a policy, where it departs from first come, first served: a=Decision b=the request that would
                           # have been chosen (-1 none) e=token budget f=length of the reason c,d=words: its text.
                           # Placement: b=worker e=rank of round robin
+    EV_HANDOFF = 23       # a=HandoffStage b=tokens (prompt; destination reserved, transfer started: those the destination lacks or
+                          # those that are charged; destination cancelled: generated) f=handoff x=end of the transfer [ms]
 
 
 cdef enum CommandKind:
     CMD_SUBMIT = 0
     CMD_CANCEL = 1
+    CMD_SUBMIT_PREFILL = 2
+    CMD_RELEASE_SOURCE = 3
+    CMD_CANCEL_SOURCE = 4
+    CMD_RESERVE_DESTINATION = 5
+    CMD_ACTIVATE_DESTINATION = 6
+    CMD_CANCEL_DESTINATION = 7
+    NUM_COMMAND_KINDS = 8
 
 
 cdef enum CommandResult:
@@ -48,6 +57,20 @@ cdef enum CommandResult:
     RES_APPLIED = 1
     RES_NOOP = 2
     RES_REFUSED = 3
+    RES_ACCEPTED = 4
+
+
+cdef enum HandoffStage:           # facts of a handoff, in the order of one that succeeds source first
+    STAGE_SOURCE_HELD = 0
+    STAGE_DESTINATION_ACCEPTED = 1
+    STAGE_DESTINATION_RESERVED = 2
+    STAGE_TRANSFER_STARTED = 3
+    STAGE_TRANSFER_ENDED = 4
+    STAGE_DESTINATION_ACTIVATED = 5
+    STAGE_SOURCE_RELEASED = 6
+    STAGE_SOURCE_CANCELLED = 7
+    STAGE_DESTINATION_CANCELLED = 8
+    NUM_HANDOFF_STAGES = 9
 
 
 cdef enum CommandFlag:

@@ -4,7 +4,9 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 from .arrivals cimport Arrival, Arrivals
 from .cancellations cimport Cancellations, Leaving
+from .disaggregation cimport Disaggregation
 from .event_buffer cimport EventBuffer
+from .lanes cimport Envelope
 
 
 cdef enum FleetStatus:
@@ -17,6 +19,8 @@ cdef enum FleetStatus:
     FLEET_PLACE = 6              # a row is due and the caller places it
     FLEET_MOVE = 7               # external: the caller moves the machine of `moving_worker`
     FLEET_CANCEL = 8             # external: a client leaves now, its request has not ended
+    FLEET_COMMAND = 9            # external, disaggregated: a command about a handoff is due
+    FLEET_PLACE_DECODE = 10      # disaggregated: the caller says where a destination is asked for
 
 
 cdef enum Stage:
@@ -25,6 +29,7 @@ cdef enum Stage:
     STAGE_ARRIVALS = 2
     STAGE_RUN = 3
     STAGE_AGAIN = 4
+    STAGE_SETTLE = 5             # disaggregated: facts, transfers and commands until nothing is left
 
 
 cdef class Fleet:
@@ -41,7 +46,11 @@ cdef class Fleet:
     cdef readonly double now_ms
     cdef readonly double last_event_ms   # the last instant at which anything but a sample happened
     cdef double accounted_ms             # worker_seconds is integrated up to here
-    cdef readonly double worker_seconds  # integral of provisioned workers over modelled time
+    cdef readonly double worker_seconds  # integral of provisioned workers over modelled time; disaggregated: of decode
+    cdef readonly double prefill_worker_seconds   # disaggregated: of prefill workers
+    cdef readonly Disaggregation handoffs    # None: all workers are the same
+    cdef bint disaggregated
+    cdef int after_settle                # stage that follows
     cdef readonly int64_t num_arrived
     cdef double horizon_ms               # rows due before this have all been handed over
     cdef double sample_ms                # next telemetry sample; INFINITY = none
@@ -66,6 +75,9 @@ cdef class Fleet:
     cdef int end_passes(self) except -1 nogil
     cdef int hand_over(self) except -1 nogil
     cdef int run_machines(self) except -1 nogil
+    cdef int settle(self) except -1 nogil
+    cdef bint unsettled(self) except -1 nogil
+    cdef int give(self, Envelope* envelope) except -1 nogil
     cdef bint tell_ends(self) except -1 nogil
     cdef int find_ends(self) except -1 nogil
     cdef int note_end(self, int32_t request) except -1 nogil

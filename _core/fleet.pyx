@@ -17,14 +17,20 @@ from libc.math cimport INFINITY, NAN, isfinite
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy
 
+from .disaggregation cimport Disaggregation
 from .driver cimport PHASE_IDLE, PHASE_IN_PASS, Machine
-from .event_buffer cimport CMD_CANCEL, CMD_SUBMIT, EV_ARRIVAL, EV_CUT, EV_TERMINAL, Event
+from .event_buffer cimport (
+    CMD_CANCEL, CMD_RESERVE_DESTINATION, CMD_SUBMIT, CMD_SUBMIT_PREFILL, EV_ARRIVAL, EV_CUT, EV_TERMINAL, Event,
+)
 from .lanes cimport Envelope, lane_pop
 from .policy cimport DECIDE_PLACEMENT, record_decision
+from .types cimport APPLY_ACTIVE
 
 from typing import NamedTuple
 
-STATUS_NAMES = ("done", "needs_rows", "until", "ends", "sample", "full", "place", "move", "cancel")
+STATUS_NAMES = (
+    "done", "needs_rows", "until", "ends", "sample", "full", "place", "move", "cancel", "command", "place_decode",
+)
 
 
 class Handed(NamedTuple):
@@ -53,6 +59,20 @@ cdef inline bint _wants_run(Machine machine) noexcept nogil:
     if machine.phase == PHASE_IN_PASS:
         return machine.accepting and machine.command_lane.count > 0 or machine.cancel_lane.count > 0
     return machine.phase != PHASE_IDLE or machine.command_lane.count > 0 or machine.cancel_lane.count > 0
+
+
+cdef inline bint _in_pass(Machine machine) noexcept nogil:
+    return machine.phase == PHASE_IN_PASS
+
+
+cdef inline bint _take_refusal(Machine machine) noexcept nogil:
+    """Forget the replies of the last steps; whether one of them was a refusal."""
+    cdef int64_t i
+    cdef bint refused = False
+    for i in range(machine.num_replies):
+        refused = refused or machine.replies[i].status >= APPLY_ACTIVE
+    machine.num_replies = 0
+    return refused
 
 
 cdef inline Envelope* _find_waiting(Machine machine, int64_t command_id) noexcept nogil:
@@ -94,7 +114,7 @@ cdef class Fleet:
     """
 
     def __cinit__(self, machines, EventBuffer out not None, *, bint telemetry=False, bint wake_on_end=False,
-                  bint external_placement=False, bint external=False):
+                  bint external_placement=False, bint external=False, Disaggregation handoffs=None):
         cdef Py_ssize_t i
         self.machines = tuple(machines)
         self.num_workers = <int32_t>len(self.machines)
@@ -103,6 +123,9 @@ cdef class Fleet:
         self.out = out
         self.telemetry, self.wake_on_end = telemetry, wake_on_end
         self.external_placement, self.external = external_placement, external
+        self.handoffs, self.disaggregated = handoffs, handoffs is not None
+        if self.disaggregated:
+            self._check_pools()
         self.arrivals = Arrivals()
         self.leaving = Cancellations()
         self.moving_worker = -1
@@ -118,6 +141,16 @@ cdef class Fleet:
                 raise TypeError(f"worker {i} is no Machine")
             self.workers[i] = <PyObject*>self.machines[i]
         self.dp_size = self.machines[0].engine.dp_size
+
+    def _check_pools(self):
+        if self.handoffs.out is not self.out:
+            raise ValueError("handoffs must read the fleet's own events")
+        pools = ([self.handoffs.prefill_dp_size] * self.handoffs.num_prefill_workers
+                 + [self.handoffs.decode_dp_size] * self.handoffs.num_decode_workers)
+        if [machine.engine.dp_size for machine in self.machines] != pools:
+            raise ValueError("the machines are not those of the two pools")
+        for machine in self.machines:
+            (<Machine>machine).keep_replies = True
 
     def __dealloc__(self):
         free(self.workers)
@@ -258,6 +291,9 @@ cdef class Fleet:
     def clear_events(self):
         """The caller has read the events: forget them."""
         self.find_ends()
+        if self.disaggregated:
+            self.handoffs.collect(self.now_ms)
+            self.handoffs.scanned = 0
         self.scanned = 0
         self.out.reset()
 
@@ -403,13 +439,25 @@ cdef class Fleet:
                 else:
                     self.end_passes()
                 self.stage = STAGE_ARRIVALS
-                if self.tell_ends():
+                if self.disaggregated:
+                    self.stage, self.after_settle = STAGE_SETTLE, STAGE_ARRIVALS
+                elif self.tell_ends():
+                    return FLEET_ENDS
+            if self.stage == STAGE_SETTLE:
+                status = self.settle()
+                if status != 0:
+                    return status
+                self.stage = self.after_settle
+                if self.stage == STAGE_ARRIVALS and self.tell_ends():
                     return FLEET_ENDS
             if self.stage == STAGE_ARRIVALS:
                 status = self.hand_over()
                 if status != 0:
                     return status
                 self.stage = STAGE_RUN
+                if self.disaggregated:
+                    self.stage, self.after_settle = STAGE_SETTLE, STAGE_RUN
+                    continue
             if self.stage == STAGE_RUN:
                 if self.external:
                     if self.wants_move(False):
@@ -423,6 +471,9 @@ cdef class Fleet:
                     self._account()
                     return FLEET_SAMPLE
             self.first_round = False
+            if self.disaggregated and self.unsettled():
+                self.stage, self.after_settle = STAGE_SETTLE, STAGE_ARRIVALS
+                continue
             self.stage = STAGE_ARRIVALS
             if self.tell_ends():
                 return FLEET_ENDS
@@ -433,6 +484,50 @@ cdef class Fleet:
             if self.sample_ms <= self.now_ms:
                 return FLEET_SAMPLE
 
+    cdef int settle(self) except -1 nogil:
+        """Facts, ended transfers and the commands that follow from them, one after the other, until none is left.
+
+        0, or why the caller has to do something first. Machines run only as far as a command needs: no pass starts.
+        """
+        cdef Envelope envelope
+        cdef int32_t i
+        while True:
+            self.handoffs.collect(self.now_ms)
+            if self.handoffs.unplaced.count > 0:
+                return FLEET_PLACE_DECODE
+            if self.handoffs.num_waiting > 0:
+                for i in range(self.num_workers):
+                    if self.handoffs.waiting[i].count > 0 and not _in_pass(<Machine>self.workers[i]):
+                        self.handoffs.pass_over(i)
+            if self.handoffs.commands.count > 0:
+                lane_pop(&self.handoffs.commands, &envelope)
+                if (envelope.kind != CMD_SUBMIT_PREFILL and envelope.kind != CMD_RESERVE_DESTINATION
+                        and envelope.kind != CMD_CANCEL and _in_pass(<Machine>self.workers[envelope.worker])):
+                    self.handoffs.wait_for_pass(&envelope)
+                    continue
+                self._note_event()
+                self.give(&envelope)
+                continue
+            if not self.handoffs.end_transfer(self.now_ms):
+                return 0
+            self._note_event()
+
+    cdef bint unsettled(self) except -1 nogil:
+        """Whether something happened that handoffs have not seen to."""
+        self.handoffs.collect(self.now_ms)
+        return (self.handoffs.commands.count > 0 or self.handoffs.unplaced.count > 0
+                or self.handoffs.next_transfer() <= self.now_ms)
+
+    cdef int give(self, Envelope* envelope) except -1 nogil:
+        """Have a machine apply a command, and hear what it says."""
+        cdef int32_t kind = envelope.kind
+        cdef int64_t request = envelope.request
+        (<Machine>self.workers[envelope.worker]).put(envelope)
+        (<Machine>self.workers[envelope.worker]).pump(self.now_ms, False, True, False)
+        if _take_refusal(<Machine>self.workers[envelope.worker]):
+            return self.handoffs.refused(request, kind, self.now_ms)
+        return 0
+
     cdef bint tell_ends(self) except -1 nogil:
         """Whether requests ended that the workload waits for."""
         self.find_ends()
@@ -442,6 +537,8 @@ cdef class Fleet:
         """Next time at which anything but a sample happens [ms]; INFINITY when nothing does."""
         cdef double at = min(self.arrivals.next_due(), self.leaving.next_due())
         cdef int32_t i
+        if self.disaggregated:
+            at = min(at, self.handoffs.next_transfer())
         for i in range(self.num_workers):
             at = min(at, _deadline(<Machine>self.workers[i]))
         return at
@@ -454,7 +551,12 @@ cdef class Fleet:
     cdef int _account(self) noexcept nogil:
         """Integrate the workers up to now, step by step as the reference does: a sample is a step, too."""
         if self.now_ms > self.accounted_ms:
-            self.worker_seconds += (self.now_ms - self.accounted_ms) * self.num_workers / 1000.0
+            if self.disaggregated:
+                self.prefill_worker_seconds += (
+                    (self.now_ms - self.accounted_ms) * self.handoffs.num_prefill_workers / 1000.0)
+                self.worker_seconds += (self.now_ms - self.accounted_ms) * self.handoffs.num_decode_workers / 1000.0
+            else:
+                self.worker_seconds += (self.now_ms - self.accounted_ms) * self.num_workers / 1000.0
             self.accounted_ms = self.now_ms
         return 0
 
@@ -463,7 +565,7 @@ cdef class Fleet:
         for i in range(self.num_workers):
             if _deadline(<Machine>self.workers[i]) <= self.now_ms:
                 self._note_event()
-                (<Machine>self.workers[i]).pump(self.now_ms, True, False)
+                (<Machine>self.workers[i]).pump(self.now_ms, True, False, True)
         return 0
 
     cdef int hand_over(self) except -1 nogil:
@@ -474,15 +576,21 @@ cdef class Fleet:
             self._note_event()
             if self.external or self.external_placement:
                 return FLEET_PLACE
-            self.choose(&worker, &rank)
-            self.count_turn(worker, rank)
+            if self.disaggregated:
+                self.handoffs.next_rank(False, &worker, &rank)
+            else:
+                self.choose(&worker, &rank)
+                self.count_turn(worker, rank)
             self.place(worker, rank)
         while self.leaving.next_due() <= self.now_ms:
             self._note_event()
             if self.external:
                 return FLEET_CANCEL
             self.leaving.pop(&gone)
-            self.cancel(&gone)
+            if self.disaggregated:
+                self.handoffs.leave(gone.request, self.now_ms)
+            else:
+                self.cancel(&gone)
         return 0
 
     cdef int choose(self, int32_t* worker, int32_t* rank) noexcept nogil:
@@ -533,6 +641,9 @@ cdef class Fleet:
         cdef Arrival arrival
         cdef Envelope envelope
         self.arrivals.pop(&arrival)
+        if self.disaggregated:
+            self.arrive(&arrival, arrival.due_ms, worker, rank, -1)
+            return self.handoffs.start(&arrival, arrival.due_ms, worker, rank)
         envelope.command_id, envelope.cancel_id = self.next_command, -1
         self.next_command += 1
         self.arrive(&arrival, arrival.due_ms, worker, rank, envelope.command_id)
@@ -567,7 +678,7 @@ cdef class Fleet:
         cdef int32_t i
         for i in range(self.num_workers):
             if _wants_run(<Machine>self.workers[i]):
-                (<Machine>self.workers[i]).pump(self.now_ms, True, True)
+                (<Machine>self.workers[i]).pump(self.now_ms, True, True, True)
         return 0
 
     cdef int find_ends(self) except -1 nogil:

@@ -13,11 +13,11 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
 from .event_buffer cimport (
-    CMD_CANCEL, CMD_IN_PASS, CMD_SUPPRESSED,
-    EV_ADMISSION, EV_ARRIVAL, EV_COMMAND, EV_CUT, EV_DECISION, EV_FIRST_TOKEN, EV_FPM, EV_GAUGES, EV_KV_REMOVED, EV_KV_STORED,
+    CMD_CANCEL, CMD_IN_PASS, CMD_SUPPRESSED, NUM_COMMAND_KINDS, NUM_HANDOFF_STAGES,
+    EV_ADMISSION, EV_ARRIVAL, EV_COMMAND, EV_CUT, EV_DECISION, EV_FIRST_TOKEN, EV_FPM, EV_GAUGES, EV_HANDOFF, EV_KV_REMOVED, EV_KV_STORED,
     EV_PASS_END, EV_PASS_END_CLOSE, EV_PASS_START, EV_PASS_START_CLOSE, EV_PREEMPTION, EV_PREFILL, EV_RANK_END,
     EV_RANK_START, EV_RESUMED, EV_SECOND_TOKEN, EV_TERMINAL, EV_TOKENS, Event, EventBuffer,
-    RES_APPLIED, RES_NOOP, RES_SUBMITTED, TERM_CANCELLED, TERM_COMPLETED, TERM_FAILED, TERM_REJECTED,
+    RES_ACCEPTED, RES_APPLIED, RES_NOOP, RES_SUBMITTED, STAGE_TRANSFER_STARTED, TERM_CANCELLED, TERM_COMPLETED, TERM_FAILED, TERM_REJECTED,
     WANT_FPM, WANT_KV, WANT_PREFILL, WANT_TOKENS,
 )
 from .float_text cimport write_double, write_uint64
@@ -35,6 +35,18 @@ cdef enum:
     NUM_PREEMPTION_WORDS = 7
 
 LEVELS = ("requests", "passes", "tokens", "kv")
+
+# By event_buffer.CommandKind and HandoffStage.
+cdef const char* COMMAND_TEXTS[8]
+cdef const char* STAGE_TEXTS[9]
+COMMAND_TEXTS[:] = [
+    b"submit", b"cancel", b"submit_prefill", b"release_source", b"cancel_source", b"reserve_destination",
+    b"activate_destination", b"cancel_destination",
+]
+STAGE_TEXTS[:] = [
+    b"source_held", b"destination_accepted", b"destination_reserved", b"transfer_started", b"transfer_ended",
+    b"destination_activated", b"source_released", b"source_cancelled", b"destination_cancelled",
+]
 
 
 cdef int _refuse(Event* event, const char* rule) except -1 with gil:
@@ -216,6 +228,8 @@ cdef class LogEncoder:
             return self._kv_removed(events, event)
         if kind == EV_DECISION:
             return self._decision(events, event)
+        if kind == EV_HANDOFF:
+            return self._hand_off(event)
         if kind == EV_CUT:
             return self._cut(event)
         if kind in (EV_GAUGES, EV_RANK_START, EV_PREFILL, EV_RANK_END, EV_FPM, EV_SECOND_TOKEN, EV_RESUMED):
@@ -224,11 +238,15 @@ cdef class LogEncoder:
 
     cdef int _command(self, Event* event, Event* gauges) except -1 nogil:
         cdef char* out = self._open(event, b"command", 0)
-        out = put(out, b',"kind":"cancel"') if event.a == CMD_CANCEL else put(out, b',"kind":"submit"')
+        if not 0 <= event.a < NUM_COMMAND_KINDS:
+            _refuse(event, b"unknown kind of command")
+        out = put(put(put(out, b',"kind":"'), COMMAND_TEXTS[event.a]), b'"')
         out = self._who(out, event)
         out = put_bool(out, b',"in_pass":', event.c & CMD_IN_PASS)
         if event.b == RES_SUBMITTED:
             out = put(out, b',"result":"submitted"')
+        elif event.b == RES_ACCEPTED:
+            out = put(out, b',"result":"accepted"')
         elif event.b == RES_APPLIED:
             out = put(out, b',"result":"applied"')
         elif event.b == RES_NOOP:
@@ -424,6 +442,16 @@ cdef class LogEncoder:
             out = put_int(out, b',"instead_of":[', event.b)
             out = put(put_int(out, b",", event.e), b"]")
         self._close(self._reason(put(out, b',"reason":'), events, event))
+        return 0
+
+    cdef int _hand_off(self, Event* event) except -1 nogil:
+        """A stage of a handoff; a transfer tells when it will end."""
+        cdef char* out
+        if not 0 <= event.a < NUM_HANDOFF_STAGES:
+            return _refuse(event, b"unknown stage of a handoff")
+        out = put(put(put(self._open(event, b"handoff", 0), b',"kind":"'), STAGE_TEXTS[event.a]), b'"')
+        out = put_int(self._who(out, event), b',"tokens":', event.b)
+        self._close(put_double(out, b',"end_ms":', event.x) if event.a == STAGE_TRANSFER_STARTED else out)
         return 0
 
     cdef int _terminal(self, EventBuffer events, Event* event) except -1 nogil:

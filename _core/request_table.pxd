@@ -19,6 +19,7 @@ cdef struct Request:
     int64_t alloc                # token watermark up to which blocks are held
     int32_t num_admissions
     int32_t num_preemptions
+    int32_t owned                # entry in the book of handoffs + 1, 0 = no part of any
     # Its place in the waiting queue; valid while it waits (sched_policy).
     int64_t queue_number         # ascending in the order of first come, first served
     double order_key             # as the policy gave it; lower goes first, equals by queue_number

@@ -44,4 +44,5 @@ cdef class BlockScheduler(Scheduler):
     cdef int publish_stored(self, Request* request, int64_t first_block, int64_t num_blocks) except -1
     cdef int32_t identity_of(self, Request* request, int64_t block) noexcept nogil
     cdef uint64_t hash_of(self, Request* request, int64_t block) except? 0
+    cdef list slots_outside(self)
     cdef object local_hash(self, Request* request, int64_t block)

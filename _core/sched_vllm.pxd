@@ -3,14 +3,15 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from .chacha cimport ChaCha12
 from .request_table cimport Request
-from .sched_policy cimport PolicyScheduler
+from .sched_handoff cimport HandoffScheduler
 
 
 cdef enum:
     MAX_DRAFTS = 5
 
 
-cdef class VllmScheduler(PolicyScheduler):
+cdef class VllmScheduler(HandoffScheduler):
+    cdef bint free_prefill               # a decode worker: what it has to recompute of a prompt takes no time
     cdef bint preempt_first              # fifo: the victim is the first of running; lifo: the last
     # Multi-token prediction.
     cdef int64_t num_drafts              # 0 = off

@@ -2,11 +2,11 @@ from collections.abc import Callable, Sequence
 from typing import final
 
 from .policy import SchedulingPolicy
-from .sched_policy import PolicyScheduler
+from .sched_handoff import HandoffScheduler
 from .timing import TimingModel
 
 @final
-class VllmScheduler(PolicyScheduler):
+class VllmScheduler(HandoffScheduler):
     def __init__(
         self,
         worker: int,
@@ -30,4 +30,5 @@ class VllmScheduler(PolicyScheduler):
         asks_prompt_tokens: bool = False,
         policy: SchedulingPolicy | None = None,
         calendar: bool = True,
+        free_prefill: bool = False,
     ) -> None: ...

@@ -23,9 +23,9 @@ from .event_buffer cimport (
 )
 from .policy cimport SchedulingPolicy
 from .prefix_index cimport PrefixIndex
-from .sched_policy cimport PolicyScheduler
+from .sched_handoff cimport HandoffScheduler
 from .timing cimport TimingModel
-from .types cimport BLOCKED, NONE, SCHEDULED, SELF_PREEMPTED, STATUS_PREEMPTED, STATUS_RUNNING, STATUS_WAITING, ceil_div
+from .types cimport BLOCKED, NONE, SCHEDULED, SELF_PREEMPTED, STATUS_MATERIALISED, STATUS_PREEMPTED, STATUS_RUNNING, STATUS_WAITING, ceil_div
 
 from .types import EngineError, LivelockError
 
@@ -41,7 +41,7 @@ cdef int64_t _limit(object value) except -1:
 
 
 @cython.final
-cdef class VllmScheduler(PolicyScheduler):
+cdef class VllmScheduler(HandoffScheduler):
     """One rank of the vLLM flavour.
 
     Args:
@@ -53,6 +53,7 @@ cdef class VllmScheduler(PolicyScheduler):
         block_tokens, xxh3: see sched_blocks; needed only with cache events. asks_prompt_tokens: block_tokens knows the
             tokens of prompts, too, at positions -input_tokens to -1; otherwise they are taken from the hash ids.
         policy: who goes first, who is preempted, who may enter (sched_policy); None is first come, first served.
+        free_prefill: prompt tokens that are computed take no time, as on the reference's decode workers.
         calendar: skip requests about which nothing changes (sched_calendar); False goes request by request.
         The rest as in the engine configuration; None means unlimited.
     """
@@ -61,7 +62,8 @@ cdef class VllmScheduler(PolicyScheduler):
                  TimingModel timing not None, int32_t want=0, max_num_seqs=256, max_num_batched_tokens=8192,
                  max_model_len=None, bint enable_prefix_caching=True, bint enable_chunked_prefill=True,
                  str preemption_mode="lifo", accept_rates=(), uint64_t sampler_seed=0, block_tokens=None, xxh3=None,
-                 bint asks_prompt_tokens=False, SchedulingPolicy policy=None, bint calendar=True):
+                 bint asks_prompt_tokens=False, SchedulingPolicy policy=None, bint calendar=True,
+                 bint free_prefill=False):
         cdef Py_ssize_t i
         if preemption_mode not in ("lifo", "fifo"):
             raise ValueError(f"unknown preemption_mode {preemption_mode!r}")
@@ -74,6 +76,7 @@ cdef class VllmScheduler(PolicyScheduler):
         self.block_size = block_size
         self.kv_capacity_tokens = <uint64_t>(int(num_gpu_blocks) * block_size % (1 << 64))
         self.prefix_caching, self.chunked_prefill = enable_prefix_caching, enable_chunked_prefill
+        self.free_prefill = free_prefill
         self.preempt_first = preemption_mode == "fifo"
         self.index = PrefixIndex(block_size, trace_block_size)
         self.pool = BlockPool(self.index, min(num_gpu_blocks, INT64_MAX // 4))
@@ -122,7 +125,7 @@ cdef class VllmScheduler(PolicyScheduler):
         if not defer_prefill and not self.preempted:
             self.capacity_bound = self.num_waiting > 0
         self.measure_pass(self.lengths, self.num_steady)
-        if self.prefill_requests > 0:
+        if self.prefill_requests > 0 and not self.free_prefill:
             end_ms += self.timing.prefill_ms(self.prefill_requests, self.prefill_isl_sum // self.prefill_requests,
                                              self.prefill_prefix_sum // self.prefill_requests)
         self.collect_ready()
@@ -141,6 +144,8 @@ cdef class VllmScheduler(PolicyScheduler):
         event.a, event.b, event.x = self.num_scheduled, self.tokens_scheduled, self.pass_end_ms
         self.effect_free = (self.pass_end_ms <= now_ms and self.num_scheduled == 0 and not self.preempted
                             and self.end_events.count == 0)
+        if self.effect_free:
+            self.stall_if_waiting()
         self.computed = True
         if self.end_events.count > 0 or self.tokens_emitted > 0:
             self.passes_without_gain = 0
@@ -190,13 +195,18 @@ cdef class VllmScheduler(PolicyScheduler):
                 self.reject(slot, REASON_PROMPT_OVER_POOL)
                 continue
             self.tell_order(slot)
-            self.look_up(request)
-            self.cap_reuse(request, request.n_out - request.gen > 0, self.num_drafts > 0)
-            need = ceil_div(length, self.block_size) - self.active_cached_tokens // self.block_size
-            if need > self.pool.num_blocks - self.pool.active():
+            if request.status == STATUS_MATERIALISED:
+                self.cached_tokens = 0   # it has its blocks
+            elif self.gates_fresh():
                 break
-            if defer_prefill and length - self.cached_tokens > 1:
-                break
+            else:
+                self.look_up(request)
+                self.cap_reuse(request, request.n_out - request.gen > 0, self.num_drafts > 0)
+                need = ceil_div(length, self.block_size) - self.active_cached_tokens // self.block_size
+                if need > self.pool.num_blocks - self.pool.active():
+                    break
+                if defer_prefill and length - self.cached_tokens > 1:
+                    break
             if not self.admits(slot):
                 continue
             budget_before = self.budget
@@ -575,7 +585,10 @@ cdef class VllmScheduler(PolicyScheduler):
         cdef int64_t blocks
         if self.num_waiting == 0 or self.num_running > 0:
             return 0
-        self.check_not_stuck()
+        if not self.handoffs.waits_outside():
+            self.check_not_stuck()
+        if not self.any_candidate():
+            return 0
         slot = self.candidate()
         request = &self.requests.slots[slot]
         blocks = ceil_div(request.n_in + request.gen, self.block_size)

@@ -2,6 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from .event_buffer cimport Event, EventBuffer
+from .lanes cimport Envelope
 from .request_table cimport RequestTable
 from .timing cimport TimingModel
 from .types cimport Terms
@@ -76,6 +77,11 @@ cdef class Scheduler:
     cdef int detach_all(self) except -1 nogil
     cdef bint covers(self, int64_t n_in, int64_t num_hash_ids) noexcept nogil
     cdef int publish_unqueued_cuts(self, EventBuffer out, double now_ms) except -1 nogil
+    cdef bint has_work(self) noexcept nogil
+    cdef bint holds_any(self) noexcept nogil
+    cdef int hand_off(self, Envelope* envelope, double now_ms, bint in_pass, EventBuffer out) except -1 nogil
+    cdef int after_cancel(self, double now_ms, EventBuffer out) except -1 nogil
+    cdef int close_pass(self, EventBuffer out, double end_ms) except -1 nogil
     cdef int64_t active_blocks(self) noexcept nogil
     cdef int64_t inactive_blocks(self) noexcept nogil
     # Shared.
@@ -84,7 +90,6 @@ cdef class Scheduler:
     cdef int publish_end(self, EventBuffer out, double end_ms) except -1 nogil
     cdef int publish_gauges(self, EventBuffer out, double now_ms, int64_t queued, bint telemetry_only) except -1 nogil
     cdef int publish_cuts(self, EventBuffer out, double now_ms) except -1 nogil
-    cdef bint has_work(self) noexcept nogil
     cdef void begin_pass(self, double now_ms) noexcept nogil
     cdef int64_t remaining(self, int32_t slot) noexcept nogil
     cdef int emit(self, int32_t slot, int64_t gen_before, double end_ms, int64_t excess) except -1 nogil

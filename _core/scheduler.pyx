@@ -15,7 +15,7 @@ from .event_buffer cimport (
     REASON_CLIENT, RES_APPLIED, RES_NOOP, TERM_CANCELLED, WANT_FPM, WANT_TOKENS, Event,
 )
 from .request_table cimport Request
-from .types cimport NONE, STATUS_WAITING, SUBMIT_ACTIVE, SUBMIT_BAD_PROMPT, SUBMIT_OK
+from .types cimport APPLY_NO_HANDOFFS, NONE, STATUS_WAITING, SUBMIT_ACTIVE, SUBMIT_BAD_PROMPT, SUBMIT_OK
 
 # A natively ended request leaves its last emission in its terminal record (field e) until the pass is
 # published: a cancellation that discards pending output takes it back.
@@ -87,6 +87,26 @@ cdef class Scheduler:
 
     cdef int publish_unqueued_cuts(self, EventBuffer out, double now_ms) except -1 nogil:
         """Cuts of requests that a pass which failed had taken out of the queues and not ended."""
+        return 0
+
+    cdef bint has_work(self) noexcept nogil:
+        """Whether a pass could change anything here."""
+        return self.num_running > 0 or self.num_waiting > 0
+
+    cdef bint holds_any(self) noexcept nogil:
+        """Whether anything is owned here: requests, or blocks that wait for another worker."""
+        return self.num_running > 0 or self.num_waiting > 0
+
+    cdef int hand_off(self, Envelope* envelope, double now_ms, bint in_pass, EventBuffer out) except -1 nogil:
+        """Apply a command about a handoff; returns a CommandStatus. A refusal changes nothing."""
+        return APPLY_NO_HANDOFFS
+
+    cdef int after_cancel(self, double now_ms, EventBuffer out) except -1 nogil:
+        """A request was cancelled outside of a pass."""
+        return 0
+
+    cdef int close_pass(self, EventBuffer out, double end_ms) except -1 nogil:
+        """A pass of the group is over; what this rank does then shows behind its outputs and before its gauges."""
         return 0
 
     cdef int64_t active_blocks(self) noexcept nogil:
@@ -211,9 +231,6 @@ cdef class Scheduler:
                 self.forward_tokens -= tokens + (packed >> PACK_EXCESS_SHIFT)
 
     # -- a pass -----------------------------------------------------------------------------------
-
-    cdef bint has_work(self) noexcept nogil:
-        return self.num_running > 0 or self.num_waiting > 0
 
     cdef void begin_pass(self, double now_ms) noexcept nogil:
         self.pass_number += 1
@@ -368,6 +385,7 @@ cdef class Scheduler:
         self.before_previous_end_ms = self.previous_end_ms
         self.previous_end_ms = end_ms
         self.executed = False
+        self.close_pass(out, end_ms)
         self.publish_gauges(out, end_ms, 0, False)
         return 0
 

@@ -9,11 +9,25 @@ cdef enum RequestStatus:
     STATUS_WAITING = 0              # never preempted yet
     STATUS_RUNNING = 1
     STATUS_PREEMPTED = 2
+    STATUS_MATERIALISED = 3         # waits, never ran: its prompt came from another worker
+    STATUS_OUTSIDE = 4              # in no queue: a held source, or a destination that is not active
 
 cdef enum SubmitResult:
     SUBMIT_OK = 0
     SUBMIT_ACTIVE = 1               # still owned
     SUBMIT_BAD_PROMPT = 2           # a negative length, or hash ids that do not cover the prompt
+
+cdef enum CommandStatus:
+    APPLY_SUBMITTED = 0
+    APPLY_APPLIED = 1
+    APPLY_NOOP = 2
+    APPLY_ACCEPTED = 3
+    APPLY_ACTIVE = 4             # refused, this and all that follow: the request or the handoff is already owned
+    APPLY_NO_RANK = 5            # no such rank
+    APPLY_BAD_PROMPT = 6         # a negative length, or hash ids that do not cover the prompt
+    APPLY_OVER_POOL = 7          # the prompt is larger than the pool
+    APPLY_OVER_MODEL_LEN = 8     # the prompt is not shorter than max_model_len
+    APPLY_NO_HANDOFFS = 9        # this flavour of scheduler hands nothing off
 
 cdef enum ScheduleResult:
     SCHEDULED = 0

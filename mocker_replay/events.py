@@ -37,6 +37,7 @@ class EventKind(enum.IntEnum):
     INTERNAL_WORK = 20
     CUT = 21
     DECISION = 22
+    HANDOFF = 23
 
 
 class Decision(enum.IntEnum):
@@ -54,6 +55,12 @@ class CommandKind(enum.IntEnum):
 
     SUBMIT = 0
     CANCEL = 1
+    SUBMIT_PREFILL = 2
+    RELEASE_SOURCE = 3
+    CANCEL_SOURCE = 4
+    RESERVE_DESTINATION = 5
+    ACTIVATE_DESTINATION = 6
+    CANCEL_DESTINATION = 7
 
 
 class CommandResult(enum.IntEnum):
@@ -63,6 +70,7 @@ class CommandResult(enum.IntEnum):
     APPLIED = 1
     NOOP = 2
     REFUSED = 3
+    ACCEPTED = 4
 
 
 class CommandFlag(enum.IntFlag):
@@ -70,6 +78,20 @@ class CommandFlag(enum.IntFlag):
 
     IN_PASS = 1
     SUPPRESSED = 2
+
+
+class HandoffStage(enum.IntEnum):
+    """A fact of a handoff; the text in a log is the name in small letters."""
+
+    SOURCE_HELD = 0
+    DESTINATION_ACCEPTED = 1
+    DESTINATION_RESERVED = 2
+    TRANSFER_STARTED = 3
+    TRANSFER_ENDED = 4
+    DESTINATION_ACTIVATED = 5
+    SOURCE_RELEASED = 6
+    SOURCE_CANCELLED = 7
+    DESTINATION_CANCELLED = 8
 
 
 class TerminalStatus(enum.IntEnum):
@@ -135,6 +157,7 @@ class LogEvent(enum.StrEnum):
     CANCELLATION = "cancellation"
     FAILURE = "failure"
     CUT = "cut"
+    HANDOFF = "handoff"
     COMMAND = "command"
     PASS_START = "pass_start"
     PASS_END = "pass_end"
@@ -172,5 +195,6 @@ EVENT_LEVELS: dict[LogEvent, EventLevel] = {
         LogEvent.CANCELLATION,
         LogEvent.FAILURE,
         LogEvent.CUT,
+        LogEvent.HANDOFF,
     )
 }

@@ -53,6 +53,8 @@ class ReplayOptions:
 
     mode: str = "accelerated"
     num_workers: int = 1
+    num_prefill_workers: int | None = None  # with num_decode_workers: two pools in place of num_workers
+    num_decode_workers: int | None = None
     router_mode: str = "round_robin"
     kv_event_lag_ms: float | None = None
     replay_concurrency: int | None = None  # sessions at a time; None is the open loop
@@ -70,6 +72,11 @@ class ReplayOptions:
     telemetry_sample_interval_ms: float = 1000.0
     policy: str = "fcfs"  # built in, MODULE:CLASS or an entry point; see mocker_replay.policies
     policy_options: Mapping[str, object] = dataclasses.field(default_factory=dict)  # arguments of its class
+
+    @property
+    def is_disaggregated(self) -> bool:
+        """Prefill and decode have workers of their own."""
+        return self.num_prefill_workers is not None or self.num_decode_workers is not None
 
     @property
     def effective_trace_block_size(self) -> int:
@@ -95,12 +102,16 @@ class ReplayOptions:
             raise UsageError.of(faults)
 
     def to_mapping(self) -> dict[str, object]:
-        """Every option by name, in the order of the fields."""
-        return dataclasses.asdict(self)
+        """Every option by name, in the order of the fields; those of two pools only where there are two."""
+        mapping = dataclasses.asdict(self)
+        if self.num_prefill_workers is None and self.num_decode_workers is None:
+            del mapping["num_prefill_workers"], mapping["num_decode_workers"]
+        return mapping
 
     def _faults(self, faulty: set[str]) -> Iterator[tuple[str, str]]:
         yield from self._choices()
         yield from self._counts()
+        yield from self._pools()
         yield from self._numbers()
         yield from self._policy()
         if "kv_event_lag_ms" not in faulty and self.kv_event_lag_ms is not None and self.router_mode == "round_robin":
@@ -127,7 +138,8 @@ class ReplayOptions:
             yield "policy_options", "every value must be a text, a number, true, false or null"
 
     def _counts(self) -> Iterator[tuple[str, str]]:
-        for field in ("num_workers", "replay_concurrency", "trace_block_size"):
+        counts = ("num_workers", "num_prefill_workers", "num_decode_workers", "replay_concurrency", "trace_block_size")
+        for field in counts:
             value = getattr(self, field)
             if value is None and field != "num_workers":
                 continue
@@ -135,6 +147,17 @@ class ReplayOptions:
                 yield field, "must be a whole number"
             elif not 1 <= int(value) < 2**31:
                 yield field, "must be from 1 to 2^31-1"
+
+    def _pools(self) -> Iterator[tuple[str, str]]:
+        if (self.num_prefill_workers is None) != (self.num_decode_workers is None):
+            there, missing = ("num_decode_workers", "num_prefill_workers")
+            if self.num_decode_workers is None:
+                there, missing = missing, there
+            yield missing, f"must stand together with {there}"
+        if self.is_disaggregated and self.num_workers != 1:
+            yield "num_workers", "cannot stand together with num_prefill_workers and num_decode_workers"
+        if self.is_disaggregated and self.router_mode == "kv_router":
+            yield "router_mode", "not built yet for prefill and decode workers; they are placed round_robin"
 
     def _numbers(self) -> Iterator[tuple[str, str]]:
         positive = ("arrival_speedup_ratio", "telemetry_sample_interval_ms", "sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms")

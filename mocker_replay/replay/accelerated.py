@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mocker_replay.config import EngineConfig, ReplayOptions
+from mocker_replay.config import ReplayOptions
 from mocker_replay.policies import LoadedPolicy
 from mocker_replay.replay.books import RunBooks, Stopped
 from mocker_replay.replay.interrupt import InterruptFlag
+from mocker_replay.replay.pools import Pools
 from mocker_replay.replay.sinks import Sinks
 from mocker_replay.shells.clock import elapsed_ms, monotonic_ns
 from mocker_replay.trace import TraceFacts, TraceSource
@@ -28,7 +29,7 @@ class AcceleratedRun(RunBooks):
 
     def __init__(
         self,
-        engine: EngineConfig,
+        pools: Pools,
         options: ReplayOptions,
         facts: TraceFacts,
         source: TraceSource,
@@ -36,10 +37,11 @@ class AcceleratedRun(RunBooks):
         policy: LoadedPolicy,
         progress: Progress | None,
     ) -> None:
-        super().__init__(engine, options, facts, source, sinks, policy)
+        super().__init__(pools, options, facts, source, sinks, policy)
         self._progress = progress
         self._progress_ns = monotonic_ns()
-        self._max_records = _RECORDS_PER_TURN_CALLBACK if engine.timing_model.type == "callback" else _RECORDS_PER_TURN
+        models = {pools.config_of(worker).timing_model.type for worker in (0, pools.num_workers - 1)}
+        self._max_records = _RECORDS_PER_TURN_CALLBACK if "callback" in models else _RECORDS_PER_TURN
 
     def loop(self, interrupt: InterruptFlag) -> bool:
         """Until nothing is left (True), or the time limit or an interrupt ends the run (False)."""

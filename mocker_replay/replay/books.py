@@ -19,11 +19,12 @@ from mocker_replay.policies import LoadedPolicy
 from mocker_replay.replay.build import build_fleet
 from mocker_replay.replay.interrupt import InterruptFlag
 from mocker_replay.replay.placement import PolicyPlacement
+from mocker_replay.replay.pools import Pools
 from mocker_replay.replay.result import ReplayResult
 from mocker_replay.replay.router import KvRouter
 from mocker_replay.replay.sinks import Sinks
 from mocker_replay.replay.workload import Workload, open_workload, session_names
-from mocker_replay.report.facts import COMPLETED, FAILED, REJECTED, RunFacts
+from mocker_replay.report.facts import COMPLETED, FAILED, REJECTED, PrefillFacts, RunFacts
 from mocker_replay.report.summary import summarize
 from mocker_replay.shells.clock import elapsed_ms, monotonic_ns
 from mocker_replay.trace import TraceFacts, TraceSource
@@ -47,7 +48,7 @@ class RunBooks:
 
     def __init__(
         self,
-        engine: EngineConfig,
+        pools: Pools,
         options: ReplayOptions,
         facts: TraceFacts,
         source: TraceSource,
@@ -57,18 +58,19 @@ class RunBooks:
         want: int = 0,
         external: bool = False,
     ) -> None:
-        self.engine = engine
+        self.pools = pools
+        self.engine = pools.engine
         self.options = options
         self.facts = facts
         self.sinks = sinks
         self.policy = policy
         self.failure: Exception | None = None  # why the machines could not go on
         self.until_ms = math.inf if options.max_sim_time_ms is None else options.max_sim_time_ms
-        self.collector = Collector(options.num_workers, engine.dp_size)
-        self.router = _router(engine, options, facts)
+        self.collector = Collector(pools.num_workers, pools.dp_size, pools.num_prefill_workers)
+        self.router = _router(pools.engine, options, facts)
         self.placement: PolicyPlacement | None = None
         if policy.placing is not None:
-            self.placement = PolicyPlacement(policy.placing, options.num_workers, engine.dp_size, engine.num_gpu_blocks)
+            self.placement = PolicyPlacement(policy.placing, pools.num_workers, pools.dp_size, self.engine.num_gpu_blocks)
         wants_kv = sinks.wants_kv or self.router is not None
         self.workload: Workload = open_workload(
             source.batches(),
@@ -78,8 +80,7 @@ class RunBooks:
             renumber=wants_kv,
         )
         self.fleet: Fleet = build_fleet(
-            engine,
-            num_workers=options.num_workers,
+            pools,
             trace_block_size=facts.trace_block_size,
             want=want | sinks.wants | (Want.KV if wants_kv else 0),
             telemetry=sinks.wants_samples,
@@ -205,6 +206,18 @@ class RunBooks:
             )
         return None
 
+    def _prefill_facts(self) -> PrefillFacts | None:
+        config = self.pools.prefill
+        if config is None:
+            return None
+        return PrefillFacts(
+            config=config.to_mapping(),
+            num_workers=self.pools.num_prefill_workers,
+            dp_size=config.dp_size,
+            tensor_parallel_size=config.tensor_parallel_size,
+            worker_seconds=self.fleet.prefill_worker_seconds,
+        )
+
     def _run_facts(self, wall_time_ms: float, *, cut: bool, interrupted: bool) -> RunFacts:
         options, trace = self.options, self.facts
         rows = getattr(self.workload, "rows", None)
@@ -219,11 +232,12 @@ class RunBooks:
             timestamp_unit=trace.timestamp_unit,
             trace_block_size=trace.trace_block_size,
             trace_span_ms=trace.span_ms,
-            num_workers=options.num_workers,
+            num_workers=self.pools.num_workers - self.pools.num_prefill_workers,
             dp_size=self.engine.dp_size,
             tensor_parallel_size=self.engine.tensor_parallel_size,
             wall_time_ms=wall_time_ms,
             worker_seconds=self.fleet.worker_seconds,
+            prefill=self._prefill_facts(),
             end_ms=self.fleet.last_event_ms,
             cut=cut,
             interrupted=interrupted,

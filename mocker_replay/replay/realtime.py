@@ -15,7 +15,7 @@ from typing import Any
 from mocker_replay._core.event_buffer import EventBuffer
 from mocker_replay._core.fleet import Handed
 from mocker_replay._core.types import EngineError
-from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions
+from mocker_replay.config import RealtimeOptions, ReplayOptions
 from mocker_replay.errors import ExitCode
 from mocker_replay.events import Want
 from mocker_replay.identity import stable_request_uuid
@@ -30,6 +30,7 @@ from mocker_replay.log.wall import WallRecorder
 from mocker_replay.policies import LoadedPolicy
 from mocker_replay.replay.books import RunBooks, Stopped
 from mocker_replay.replay.interrupt import InterruptFlag, abandon
+from mocker_replay.replay.pools import Pools
 from mocker_replay.replay.realtime_view import Views, Watch
 from mocker_replay.replay.sinks import Sinks
 from mocker_replay.replay.tap import Tap
@@ -54,7 +55,7 @@ class RealtimeRun(RunBooks):
 
     def __init__(
         self,
-        engine: EngineConfig,
+        pools: Pools,
         options: ReplayOptions,
         facts: TraceFacts,
         source: TraceSource,
@@ -64,7 +65,7 @@ class RealtimeRun(RunBooks):
         watch: Watch | None,
         observe: Observe | None = None,
     ) -> None:
-        super().__init__(engine, options, facts, source, sinks, policy, want=Want.TOKENS, external=True)
+        super().__init__(pools, options, facts, source, sinks, policy, want=Want.TOKENS, external=True)
         self.realtime = realtime
         self.punctuality = Punctuality()
         self._watch = watch

@@ -18,6 +18,7 @@ from mocker_replay.policies import LoadedPolicy, Policy, load_policy, ready
 from mocker_replay.replay.accelerated import AcceleratedRun, Progress
 from mocker_replay.replay.books import RunBooks
 from mocker_replay.replay.interrupt import InterruptFlag
+from mocker_replay.replay.pools import Pools
 from mocker_replay.replay.result import ReplayResult
 from mocker_replay.replay.sinks import Sinks
 from mocker_replay.trace import TraceSource, open_trace
@@ -46,6 +47,8 @@ def replay(
     watch: Watch | None = None,
     observe: Observe | None = None,
     policy: Policy | SchedulingPolicy | None = None,
+    prefill_config: EngineConfig | Mapping[str, object] | None = None,
+    decode_config: EngineConfig | Mapping[str, object] | None = None,
 ) -> ReplayResult:
     """Replay a trace, in virtual time or at its own pace (`options.mode`).
 
@@ -63,6 +66,8 @@ def replay(
         observe: called in the loop of a realtime run whenever a client reads a token, with (row, Signal, measured time
             [ms]); clients then read token by token, which costs each of them a turn of the loop.
         policy: an object of the caller's own, in place of the one that `options.policy` names.
+        prefill_config, decode_config: of the two pools that `options.num_prefill_workers` and `num_decode_workers` ask
+            for, as `config`, which is not looked at then.
 
     Raises:
         ConfigError, UsageError, TraceError: refused before anything runs; nothing is written.
@@ -70,29 +75,30 @@ def replay(
         OutputError: an output cannot be written; no file that looks whole is left.
         KeyboardInterrupt: the second Ctrl-C; the first one ends the run orderly and marks it as cut.
     """
-    engine = config if isinstance(config, EngineConfig) else load_engine_config(config)
-    engine.require_supported()
     options = options or ReplayOptions()
     options.validate()
+    pools = Pools.of(options, _loaded(config), _optional(prefill_config), _optional(decode_config))
     realtime = _realtime_options(options, realtime, telemetry)
     options, loaded = _with_policy(options, policy)
-    _require_few_ranks(options.num_workers * engine.dp_size)
+    _require_few_ranks(pools.num_ranks)
+    if pools.prefill is not None and loaded.placing is not None:
+        raise UsageError(f"policy {loaded.name} places requests itself, which is not built for prefill and decode workers")
     source = trace_source(trace, options)
     try:
         facts = source.scan()
         sinks = Sinks(
-            engine, options, facts, events=events, event_level=event_level, requests=requests, summary=summary,
+            pools, options, facts, events=events, event_level=event_level, requests=requests, summary=summary,
             telemetry=telemetry, realtime=realtime,
         )  # fmt: skip
         # From the first output on an interrupt ends the run orderly, until all of them are whole.
         with InterruptFlag() as interrupt, sinks:
             run: RunBooks
             if realtime is None:
-                run = AcceleratedRun(engine, options, facts, source, sinks, loaded, progress)
+                run = AcceleratedRun(pools, options, facts, source, sinks, loaded, progress)
             else:
                 from mocker_replay.replay.realtime import RealtimeRun
 
-                run = RealtimeRun(engine, options, facts, source, sinks, loaded, realtime, watch, observe)
+                run = RealtimeRun(pools, options, facts, source, sinks, loaded, realtime, watch, observe)
             result = run.result(interrupt)
     finally:
         if source is not trace:
@@ -101,6 +107,14 @@ def replay(
         text = f"the run stopped at {result.facts.end_ms} ms: {_text_of(run.failure)}{run.standing()}"
         raise InvariantError(text) from run.failure
     return result
+
+
+def _loaded(config: EngineConfig | Mapping[str, object] | None) -> EngineConfig:
+    return config if isinstance(config, EngineConfig) else load_engine_config(config)
+
+
+def _optional(config: EngineConfig | Mapping[str, object] | None) -> EngineConfig | None:
+    return None if config is None else _loaded(config)
 
 
 def _require_few_ranks(num_ranks: int) -> None:

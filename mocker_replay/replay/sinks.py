@@ -18,14 +18,15 @@ import orjson
 from mocker_replay._core.collector import Collector
 from mocker_replay._core.event_buffer import EventBuffer
 from mocker_replay._core.fleet import Fleet
-from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions
+from mocker_replay.config import RealtimeOptions, ReplayOptions
 from mocker_replay.identity import deterministic_output_tokens
 from mocker_replay.log.compression import Encoder, Sink, open_encoder
 from mocker_replay.log.writer import EventLogWriter
 from mocker_replay.outputs import open_output
 from mocker_replay.policies import FCFS
+from mocker_replay.replay.pools import Pools
 from mocker_replay.replay.result import ReplayResult
-from mocker_replay.report.telemetry import TelemetrySampler
+from mocker_replay.report.telemetry import SampledPool, TelemetrySampler
 from mocker_replay.trace import TraceFacts
 
 _RECORDS_PER_WRITE = 512
@@ -40,7 +41,7 @@ class Sinks:
 
     def __init__(
         self,
-        engine: EngineConfig,
+        pools: Pools,
         options: ReplayOptions,
         facts: TraceFacts,
         *,
@@ -52,7 +53,7 @@ class Sinks:
         realtime: RealtimeOptions | None = None,
     ) -> None:
         self._realtime = realtime
-        self._engine = engine
+        self._pools = pools
         self._options = options
         self._facts = facts
         self._events = events
@@ -79,8 +80,8 @@ class Sinks:
                     self._events,
                     self._level,
                     header=self._header(),
-                    num_workers=self._options.num_workers,
-                    dp_size=self._engine.dp_size,
+                    num_workers=self._pools.num_workers,
+                    dp_size=self._pools.dp_size,
                     with_terms=self._options.policy != FCFS,
                 )
                 stack.push(self._close_log)
@@ -115,9 +116,11 @@ class Sinks:
                 "timestamp_unit": self._facts.timestamp_unit,
                 "trace_block_size": self._facts.trace_block_size,
             },
-            "config": self._engine.to_mapping(),
+            "config": self._pools.engine.to_mapping(),
             "options": options,
         }
+        if self._pools.prefill is not None:
+            header["prefill_config"] = self._pools.prefill.to_mapping()
         if realtime is not None:
             header["wall"] = {"mode": "realtime", **dataclasses.asdict(realtime)}
         return header
@@ -144,7 +147,7 @@ class Sinks:
         if self._samples:
             self._sampler = TelemetrySampler(
                 collector,
-                num_gpu_blocks=self._engine.num_gpu_blocks,
+                pools=_sampled_pools(self._pools),
                 interval_ms=self._options.telemetry_sample_interval_ms,
                 emit=self._take_sample,
                 router_hits=router_hits,
@@ -221,6 +224,15 @@ class Sinks:
             self._streams["summary"].write(orjson.dumps(result.summary, option=option))
         for stream in self._streams.values():
             stream.close()
+
+
+def _sampled_pools(pools: Pools) -> tuple[SampledPool, ...]:
+    """Prefill workers, where there are any, then the others."""
+    first = pools.num_prefill_workers
+    rest = SampledPool(first, pools.num_workers - first, pools.engine.dp_size, pools.engine.num_gpu_blocks)
+    if pools.prefill is None:
+        return (rest,)
+    return SampledPool(0, first, pools.prefill.dp_size, pools.prefill.num_gpu_blocks), rest
 
 
 def generated_tokens(name: str, first: int, stop: int) -> bytes:

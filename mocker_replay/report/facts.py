@@ -65,6 +65,22 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillFacts:
+    """The prefill workers of a run, where prefill and decode have workers of their own."""
+
+    config: Mapping[str, Any]
+    num_workers: int
+    dp_size: int
+    tensor_parallel_size: int
+    worker_seconds: float
+
+    @property
+    def gpus_per_worker(self) -> int:
+        """GPUs of a prefill worker."""
+        return self.tensor_parallel_size * self.dp_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
     """One finished (or cut) run, as its report needs it."""
 
@@ -94,6 +110,7 @@ class RunFacts:
     sla_e2e_ms: float | None = None
 
     kv_eviction_policy: str = "lru"
+    prefill: PrefillFacts | None = None  # the figures above are then those of the decode workers
 
     request_ids: Sequence[str | None] | None = None  # by row ordinal, None: no row names one
     session_names: Sequence[str] | None = None  # by session ordinal; needed when sessions are reported

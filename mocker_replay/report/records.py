@@ -17,9 +17,9 @@ from mocker_replay.report.facts import (
     REASON_UNITS,
     STATUS_NAMES,
     Columns,
-    Placement,
     RunFacts,
 )
+from mocker_replay.report.stages import StageRow, routing, stage_rows, stages_of
 
 UUID_SEED: Final = 0
 _CHUNK_ROWS: Final = 1024  # rows turned into Python values at a time, so that memory stays flat
@@ -67,14 +67,17 @@ def iter_records(columns: Columns, facts: RunFacts) -> Iterator[dict[str, Any]]:
     """Records of all requests that completed, were rejected, were cancelled or failed, by row ordinal."""
     readmissions = _readmissions(columns)
     row = 0
+    disaggregated = facts.prefill is not None
     for start in range(0, len(columns["status"]), _CHUNK_ROWS):
         chunk = {name: column[start : start + _CHUNK_ROWS] for name, column in columns.items()}
         chunk |= {name: latency(chunk) for name, latency in _LATENCIES.items()}
         values = [_nullable(chunk[name]) for name in _Row._fields[:_NUM_TIMES]]
         values += [chunk[name].tolist() for name in _Row._fields[_NUM_TIMES:]]
+        stages = iter(stage_rows(chunk)) if disaggregated else None
         for figures in map(_Row._make, zip(*values, strict=True)):
+            stage = None if stages is None else next(stages)
             if figures.status >= COMPLETED:
-                yield _record(row, figures, readmissions.get(row, ()), facts)
+                yield _record(row, figures, readmissions.get(row, ()), facts, stage)
             row += 1
 
 
@@ -82,16 +85,20 @@ def _nullable(values: metrics.Float64s) -> list[float | None]:
     return [None if value != value else value for value in values.tolist()]
 
 
-def _readmissions(columns: Columns) -> dict[int, list[tuple[float, int]]]:
-    """(time [ms], reused tokens) of the admissions after the first, in order, by row."""
-    found: dict[int, list[tuple[float, int]]] = {}
-    names = ("readmission_request", "readmission_ms", "readmission_reused_tokens")
-    for row, at_ms, reused in zip(*(columns[name].tolist() for name in names), strict=True):
-        found.setdefault(row, []).append((at_ms, reused))
+def _readmissions(columns: Columns) -> dict[int, list[tuple[float, int, bool]]]:
+    """(time [ms], reused tokens, whether on a decode worker of its own) of admissions after the first, in order, by row."""
+    found: dict[int, list[tuple[float, int, bool]]] = {}
+    names = ["readmission_request", "readmission_ms", "readmission_reused_tokens"]
+    lists = [columns[name].tolist() for name in names]
+    decode = columns["readmission_decode"].tolist() if "readmission_decode" in columns else [0] * len(lists[0])
+    for row, at_ms, reused, on_decode in zip(*lists, decode, strict=True):
+        found.setdefault(row, []).append((at_ms, reused, bool(on_decode)))
     return found
 
 
-def _record(row: int, figures: _Row, later: Sequence[tuple[float, int]], facts: RunFacts) -> dict[str, Any]:
+def _record(
+    row: int, figures: _Row, later: Sequence[tuple[float, int, bool]], facts: RunFacts, stage: StageRow | None
+) -> dict[str, Any]:
     name = facts.request_name(row)
     scheduler = figures.worker * facts.dp_size + figures.rank
     record = {
@@ -114,7 +121,7 @@ def _record(row: int, figures: _Row, later: Sequence[tuple[float, int]], facts: 
         "reused_input_tokens": figures.reused_tokens_max,
         "prefill_worker_idx": None,
         "decode_worker_idx": scheduler,
-        # Stages of disaggregated serving: always null here, kept so that readers find every key.
+        # Stages of disaggregated serving: null where workers have no roles, kept so that readers find every key.
         "prefill_admit_ms": None,
         "source_held_ms": None,
         "destination_reserved_ms": None,
@@ -125,9 +132,12 @@ def _record(row: int, figures: _Row, later: Sequence[tuple[float, int]], facts: 
         "prefill_route_overlap_tokens": None,
         "decode_route_overlap_tokens": None,
         "routing_history": [
-            _routing(figures, scheduler, facts.placements[row] if facts.placements is not None else None)
+            routing(
+                "agg", figures.worker, figures.rank, scheduler,
+                facts.placements[row] if facts.placements is not None else None,
+            )
         ],
-        "admission_history": _admissions(figures, later),
+        "admission_history": _admissions(figures, later, stage is not None),
         "admission_count": figures.num_admissions,
         "readmission_count": max(0, figures.num_admissions - 1),
         "pressure_record_ordinals": [],
@@ -136,6 +146,8 @@ def _record(row: int, figures: _Row, later: Sequence[tuple[float, int]], facts: 
         "name": name,
         "preemption_count": figures.num_preemptions,
     }
+    if stage is not None:
+        record |= stages_of(figures.first_admit_ms, figures.worker, figures.rank, stage, record, facts)
     if figures.status != COMPLETED:
         record |= _failure(figures)
     return record
@@ -149,40 +161,26 @@ def _session_name(figures: _Row, facts: RunFacts) -> str | None:
     return facts.session_names[figures.session]
 
 
-def _routing(figures: _Row, scheduler: int, placement: Placement | None) -> dict[str, Any]:
-    """Placed at once; round robin (no placement) does not look at overlap."""
-    return {
-        "pool": "agg",
-        "outcome": "immediate",
-        "queue_entered_at_ms": None,
-        "released_at_ms": None,
-        "queue_wait_ms": 0.0,
-        "logical_worker_id": figures.worker,
-        "scheduler_id": scheduler,
-        "dp_rank": figures.rank,
-        "reported_overlap_tokens": placement.overlap_tokens if placement else 0,
-        "selected_overlap_blocks": placement.overlap_blocks if placement else None,
-        "best_available_overlap_blocks": placement.best_overlap_blocks if placement else None,
-        "overlap_regret_blocks": placement.best_overlap_blocks - placement.overlap_blocks if placement else None,
-        "placement_replica_id": None,
-    }
-
-
-def _admissions(figures: _Row, later: Sequence[tuple[float, int]]) -> list[dict[str, Any]]:
+def _admissions(figures: _Row, later: Sequence[tuple[float, int, bool]], disaggregated: bool) -> list[dict[str, Any]]:
     if figures.num_admissions == 0:
         return []
-    first = (figures.first_admit_ms, figures.reused_tokens_first)
-    return [
-        {
-            "admission_ordinal": ordinal,
-            "pool_admission_ordinal": ordinal,
-            "pool": "agg",
-            "at_ms": at_ms,
-            "reused_input_tokens": reused,
-            "is_readmission": ordinal > 0,
-        }
-        for ordinal, (at_ms, reused) in enumerate([first, *later])
-    ]
+    first = (figures.first_admit_ms, figures.reused_tokens_first, False)
+    history: list[dict[str, Any]] = []
+    in_pool = {"agg": 0, "prefill": 0, "decode": 0}
+    for ordinal, (at_ms, reused, on_decode) in enumerate([first, *later]):
+        pool = ("decode" if on_decode else "prefill") if disaggregated else "agg"
+        history.append(
+            {
+                "admission_ordinal": ordinal,
+                "pool_admission_ordinal": in_pool[pool],
+                "pool": pool,
+                "at_ms": at_ms,
+                "reused_input_tokens": reused,
+                "is_readmission": in_pool[pool] > 0,
+            }
+        )
+        in_pool[pool] += 1
+    return history
 
 
 def _failure(figures: _Row) -> dict[str, Any]:

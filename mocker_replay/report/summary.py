@@ -92,12 +92,14 @@ def _counts_and_rates(columns: Columns, done: Bools, facts: RunFacts) -> dict[st
 
 def _resources(facts: RunFacts) -> dict[str, Any]:
     gpus_per_worker = facts.tensor_parallel_size * facts.dp_size
+    prefill_seconds = 0.0 if facts.prefill is None else facts.prefill.worker_seconds
+    prefill_gpus = 0 if facts.prefill is None else facts.prefill.gpus_per_worker
     return {
-        "prefill_worker_seconds": 0.0,
+        "prefill_worker_seconds": prefill_seconds,
         "decode_worker_seconds": facts.worker_seconds,
-        "prefill_gpus_per_worker": 0,
+        "prefill_gpus_per_worker": prefill_gpus,
         "decode_gpus_per_worker": gpus_per_worker,
-        "gpu_hours": facts.worker_seconds * gpus_per_worker / 3600.0,
+        "gpu_hours": (prefill_seconds * prefill_gpus + facts.worker_seconds * gpus_per_worker) / 3600.0,
     }
 
 

@@ -12,8 +12,10 @@ import argparse
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
+from tests.fuzz.disaggregated import make_disaggregated_case
 from tests.fuzz.generate import make_case
 from tests.fuzz.minimise import as_json, minimise
 from tests.fuzz.verdict import Kind, Runner, Verdict, judge
@@ -25,9 +27,14 @@ PROGRESS_EVERY = 500
 PASSES_EVERY = 4  # every so many cases the forward-pass records are compared too
 
 
-def run_seed(seed: int, runner: Runner, wheel: Wheel) -> tuple[Case, Verdict]:
-    case = make_case(seed)
-    return case, judge(case, runner, wheel, with_passes=seed % PASSES_EVERY == 0)
+def run_seed(seed: int, runner: Runner, wheel: Wheel, make: Callable[[int], Case] = make_case) -> tuple[Case, Verdict]:
+    case = make(seed)
+    return case, judge(case, runner, wheel, with_passes=_with_passes(case, seed))
+
+
+def _with_passes(case: Case, seed: int) -> bool:
+    """Now and then; of two pools not at all."""
+    return seed % PASSES_EVERY == 0 and "prefill" not in case.config
 
 
 def report_failure(case: Case, verdict: Verdict, seed: int, runner: Runner, wheel: Wheel, folder: Path) -> Path:
@@ -37,7 +44,7 @@ def report_failure(case: Case, verdict: Verdict, seed: int, runner: Runner, whee
     if verdict.kind is Kind.ENDLESS or "SubjectTimeout" in verdict.differences[0]:
         path.write_text(as_json(case, verdict.differences))
         return path
-    with_passes = seed % PASSES_EVERY == 0
+    with_passes = _with_passes(case, seed)
 
     def fails(smaller: Case) -> bool:
         verdict = judge(smaller, runner, wheel, with_passes)
@@ -54,6 +61,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="seeds are SEED*1000000 and the numbers after it")
     parser.add_argument("--subject", choices=sorted(RUNNERS), default="product")
     parser.add_argument("--failures", type=Path, default=Path("build/fuzz-failures"))
+    parser.add_argument("--disaggregated", action="store_true", help="prefill and decode workers in pools of their own")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the fifth difference")
     parser.add_argument("--timeout-s", type=float, default=20.0, help="limit for one run of the wheel")
     return parser.parse_args(argv)
@@ -71,7 +79,7 @@ def main(argv: list[str] | None = None) -> int:
     started = time.monotonic()
     with Wheel(python, options.timeout_s) as wheel:
         for seed in range(options.seed * 1_000_000, options.seed * 1_000_000 + options.cases):
-            case, verdict = run_seed(seed, runner, wheel)
+            case, verdict = run_seed(seed, runner, wheel, make_disaggregated_case if options.disaggregated else make_case)
             kinds[verdict.kind.value] += 1
             if verdict.differences:
                 differing += 1

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mocker_replay.config.decimals import read_json_number
+from mocker_replay.errors import InvariantError
 from mocker_replay.trace.decimals import write_decimal
 from tests.fuzz.wheel import Wheel, WheelTimeout
 from tests.model.synthetic import synthetic_rows
@@ -95,12 +96,17 @@ def judge(case: Case, runner: Runner, wheel: Wheel, with_passes: bool = False) -
         try:
             with time_limit(SUBJECT_LIMIT_S):
                 ours = runner(case, folder)
+        except InvariantError as error:
+            # Where requests of two pools stand in each other's way neither can be failed by itself: both give up.
+            if STUCK in message and "prefill" in case.config:
+                return Verdict(Kind.STUCK)
+            return Verdict(Kind.COMPARED, [f"raised {type(error).__name__}: {error}"])
         except Exception as error:  # a crash of the subject is a difference, to be shrunk like any other
             return Verdict(Kind.COMPARED, [f"raised {type(error).__name__}: {error}"])
-        failed = any(r.get("terminal_status") == "failed" for r in ours.records)
+        failed = any(_is_stuck(record) for record in ours.records)
         if theirs is None:
             # Without multi-token prediction every case ends: the wheel was only too slow.
-            endless = "aic_nextn" in case.config.get("engine", {}) and not failed
+            endless = "aic_nextn" in str(case.config) and not failed
             return Verdict(Kind.ENDLESS, ["the wheel never ends, and nothing failed here"] if endless else [])
         if message:
             return Verdict(Kind.STUCK, [] if failed else [f"nothing failed here, but the wheel says: {message}"])
@@ -117,6 +123,12 @@ def judge(case: Case, runner: Runner, wheel: Wheel, with_passes: bool = False) -
                 newest = ours.newest_passes(TICK_MS, case.args.get("max_sim_time_ms"))
                 differences += compare.compare_passes(_busy(passes), _busy(newest))
         return Verdict(Kind.COMPARED, differences)
+
+
+def _is_stuck(record: Mapping[str, Any]) -> bool:
+    """Failed by our own rule: a destination that is refused fails on the wheel, too."""
+    refused = ("prompt_over_pool", "prompt_over_model_len")
+    return record.get("terminal_status") == "failed" and record.get("failure_reason") not in refused
 
 
 def _forget_session_names(theirs: Sequence[dict[str, Any]], ours: Sequence[dict[str, Any]]) -> None:

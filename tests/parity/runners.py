@@ -121,15 +121,17 @@ def run_product_case(case: Case, folder: Path) -> Outcome:
         trace, args = case.write_trace(folder), dict(case.args)
     events = folder / "events.jsonl"
     telemetry = folder / "telemetry.jsonl" if "telemetry_sample_interval_ms" in args else None
+    pools = {f"{role}_config": config[role] for role in ("prefill", "decode") if role in config}
     result = replay(
         trace,
-        config,
+        None if pools else config,
         ReplayOptions(**args),
         events=events,
         event_level="passes",
         requests=folder / "requests.jsonl",
         summary=folder / "summary.json",
         telemetry=telemetry,
+        **pools,
     )
     return Outcome(
         records=list(result.records()),

@@ -1,0 +1,31 @@
+from typing import final
+
+from .event_buffer import EventBuffer
+
+@final
+class Disaggregation:
+    num_prefill_workers: int
+    num_decode_workers: int
+    prefill_dp_size: int
+    decode_dp_size: int
+    out: EventBuffer
+    def __new__(
+        cls,
+        out: EventBuffer,
+        *,
+        num_prefill_workers: int,
+        num_decode_workers: int,
+        prefill_dp_size: int,
+        decode_dp_size: int,
+        block_size: int,
+        num_blocks: int,
+        max_model_len: int | None,
+        order: str = "source_first",
+        timing_mode: str = "full_prompt",
+        bytes_per_token: int | None = None,
+        bandwidth_gbps: float | None = None,
+        external_placement: bool = False,
+    ) -> Disaggregation: ...
+    def living(self) -> list[tuple[int, int, int]]: ...
+    @property
+    def num_open(self) -> int: ...

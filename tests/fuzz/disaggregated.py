@@ -1,0 +1,64 @@
+"""Random replays with prefill and decode workers from a seed; the same seed always gives the same case.
+
+Aims at what handoffs add: held sources that fill a small pool, destinations in line, transfers of every length, several
+of everything at one instant.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.fuzz.generate import Draft
+from tests.parity.cases import Case
+
+BANDWIDTHS_GBPS = (0.0, 0.5, 1.0, 1.0, 2.0, 64.0, 1e9)
+BYTES_PER_TOKEN = (1, 100_000, 1_000_000, 1_000_000, 131_072)
+# Of a single pool each; both must have them alike, or the wheel refuses.
+SHARED_KEYS = ("block_size",)
+
+
+def make_disaggregated_case(seed: int) -> Case:
+    """The case of a seed, as the parity harness takes it: one configuration a pool under `prefill` and `decode`."""
+    draft = Draft(seed)
+    rng = draft.rng
+    draft.mtp = rng.random() < 0.1
+    pools: dict[str, dict[str, Any]] = {}
+    for role in ("prefill", "decode"):
+        engine = draft.engine()
+        draft.slow = draft.profiled = False
+        if engine["timing_model"]["type"] == "external":
+            engine["timing_model"] = {"type": "polynomial"}
+        engine["worker_type"] = role
+        engine["num_gpu_blocks"] = max(1, int(draft.max_blocks_a_request * rng.choice((1, 1.2, 1.5, 2, 3, 6, 20))))
+        pools[role] = {"engine": engine}
+        dp_size = rng.choice((1, 1, 1, 1, 2, 3))
+        if dp_size > 1:
+            pools[role]["dp_size"] = dp_size
+    source = pools["prefill"]["engine"]
+    if rng.random() < 0.9:
+        source["kv_transfer_bandwidth"] = rng.choice(BANDWIDTHS_GBPS)
+    if rng.random() < 0.9:
+        source["kv_transfer_bytes_per_token"] = rng.choice(BYTES_PER_TOKEN)
+    if rng.random() < 0.4:
+        source["kv_transfer_timing_mode"] = "destination_missing"
+    draft.num_blocks = min(pool["engine"]["num_gpu_blocks"] for pool in pools.values())
+    rows = draft.rows()
+    args = _args(draft, pools)
+    if "replay_concurrency" in args:
+        for row in rows:
+            if "timestamp" in row and row["timestamp"] < 0:
+                row["timestamp"] = 0
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    return Case(f"seed-{seed}", "mooncake", pools, text, args, {})
+
+
+def _args(draft: Draft, pools: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """As for workers of one kind, without what two pools do not have."""
+    draft.slow = any(pool["engine"]["timing_model"]["type"] == "polynomial" for pool in pools.values())
+    args = draft.args(2)
+    args.pop("router_mode", None)
+    args.pop("num_workers", None)
+    args["num_prefill_workers"] = draft.rng.choice((1, 1, 1, 2, 3))
+    args["num_decode_workers"] = draft.rng.choice((1, 1, 1, 2, 3))
+    return args
