@@ -244,6 +244,7 @@ class Signal(NamedTuple):
     t_ms: float  # modelled time
     observed_ms: float  # measured time since the engine's start
     plan: Callable[[int], int]  # token id at a position; most readers never ask
+    handoff_delay_ms: float | None = None  # with `completed`, of a prefill worker: of the transfer of its whole prompt
 
     @property
     def token_id(self) -> int | None:
