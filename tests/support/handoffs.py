@@ -91,7 +91,7 @@ async def drain_and_stop(clock: VirtualClock, *engines: LiveEngine) -> None:
         assert is_drained(engine), owned(engine)
         await clock.until_done(engine.shutdown())
         assert_stopped(engine)
-        assert not rank_of(engine).handoffs._parties
+        assert not rank_of(engine).handoffs._tasks
 
 
 async def both(clock: VirtualClock, *awaitables: Any) -> list[Any]:

@@ -142,9 +142,10 @@ class DestinationHandoff:
             self._give_up(f"unexpected message {type(message).__name__}")
 
     def _stream_ended(self) -> None:
-        """Its reader has left, unless it is being activated or was refused, which is told otherwise."""
+        """Its reader has left, unless it is being activated or cancelled or was refused, which is told otherwise."""
         self._stream_over = True
-        if self._accepted and "activate_destination" not in self._begun and self._giving_up is None:
+        told = self._begun & {"activate_destination", "cancel_destination"}
+        if self._accepted and not told and self._giving_up is None:
             self._give_up("its stream has ended")
 
     # -- what follows -------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from mocker_replay.live.handoff.facts import HandoffFact
 from mocker_replay.live.handoff.transport import Endpoint, Message
 from mocker_replay.live.operations import Operation
 from mocker_replay.live.request import Signal
+from mocker_replay.live.stream import RequestStream
 from mocker_replay.shells.alarm import Alarm
 from mocker_replay.shells.clock import Clock
 from mocker_replay.shells.lanes import BoundedLane
@@ -61,6 +62,17 @@ class Inbox:
             self.note(on_end)
 
         self._listeners.append(asyncio.create_task(until_ended(), name="end of a handoff session's stream"))
+
+    def read(self, stream: RequestStream, on_end: Callable[[Signal | None], None]) -> None:
+        """Read a stream that is the party's own; its end is noted, with the last signal if there was one."""
+
+        async def until_ended() -> None:
+            last: Signal | None = None
+            async for signal in stream:
+                last = signal
+            self.note(lambda: on_end(last))
+
+        self._listeners.append(asyncio.create_task(until_ended(), name="output of a handoff session"))
 
     def follow(self, operation: Operation, on_end: OnEnd) -> None:
         """Note the end of an operation that was begun."""

@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
 
 from mocker_replay.events import HandoffStage
 from mocker_replay.live.errors import LiveError, text_of
@@ -41,7 +41,7 @@ class Handoffs:
         self.routes = HandoffRoutes()
         self.batches: BoundedLane[Sequence[SeenFact]] = BoundedLane(BATCH_CAPACITY)
         self._dispatcher: asyncio.Task[None] | None = None
-        self._parties: set[asyncio.Task[None]] = set()  # destinations of sessions
+        self._tasks: set[asyncio.Task[None]] = set()  # of sessions
 
     # -- for callers --------------------------------------------------------------------------------
 
@@ -80,10 +80,15 @@ class Handoffs:
             control, events, registration, stream.output, endpoint, group, self._rank.token,
             group.handoff_settings.session_timeout_ms,
         )  # fmt: skip
-        task = self._rank.loop.create_task(party.run(), name=f"destination of handoff {handoff_id}")
-        self._parties.add(task)
-        task.add_done_callback(self._parties.discard)
+        self.run(party.run(), f"destination of handoff {handoff_id}")
         return party, stream
+
+    def run(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """A task of a session; it ends by itself when the rank stops, and the rank's shutdown waits for that."""
+        task = self._rank.loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     def submit(self, generation: Generation, kind: CommandName, registration: Registration) -> HandoffSubmission:
         """Start a prefill or a reservation."""
@@ -141,8 +146,8 @@ class Handoffs:
                 raise LiveError(f"the lifecycle lane of rank {self._rank.dp_rank} is closed") from None
 
     async def stopped(self) -> None:
-        """Until dispatcher and destinations have ended."""
-        tasks = [*self._parties, *([] if self._dispatcher is None else [self._dispatcher])]
+        """Until dispatcher and sessions have ended."""
+        tasks = [*self._tasks, *([] if self._dispatcher is None else [self._dispatcher])]
         if tasks:
             await asyncio.wait(tasks)
 

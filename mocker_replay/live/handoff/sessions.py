@@ -67,7 +67,7 @@ class HandoffSessions:
         self._active: dict[uuid.UUID, asyncio.Task[None]] = {}
         self._retired: dict[uuid.UUID, float] = {}  # since when, the oldest first
         self._alarm = Alarm(rank.group.clock, rank.group.driver.shell.origin_ns)
-        self._scanner = rank.loop.create_task(self._scan(), name="rendezvous of handoff sessions")
+        self._scanner = rank.handoffs.run(self._scan(), "rendezvous of handoff sessions")
         self._stop.on_cancel(self._stopped)
 
     # -- the two parties ----------------------------------------------------------------------------
@@ -170,13 +170,14 @@ class HandoffSessions:
     def _pair(self, source: SourceHandoff, endpoint: Endpoint) -> None:
         handoff_id = source.handoff_id
         self._waiting.pop(handoff_id, None)
-        task = self._rank.loop.create_task(self._hold(source, endpoint), name=f"handoff session {handoff_id}")
-        self._active[handoff_id] = task
+        self._active[handoff_id] = self._rank.handoffs.run(
+            self._hold(source, endpoint), f"handoff session {handoff_id}"
+        )
 
     async def _hold(self, source: SourceHandoff, endpoint: Endpoint) -> None:
         """One session; it ends in a result whatever happens."""
         try:
-            await SourceSession(source, endpoint, self._rank.group, self._stop, self._timeout_ms).run()
+            await SourceSession(source, endpoint, self._rank, self._stop, self._timeout_ms).run()
         except Exception as exc:
             _log.exception("handoff session %s", source.handoff_id)
             source.ending.end(HandoffResult(source.handoff_id, False, text_of(exc)))

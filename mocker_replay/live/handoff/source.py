@@ -1,7 +1,8 @@
 """The source's party of a handoff session: it asks its own engine and its peer for what the coordinator wants.
 
 Decides who is listened to first: shutdown, the caller's cancellation, the deadline, facts of the engine, the rest.
-Never decides what is to be done: the coordinator does. Source: handoff specification, sections 4, 5 and 7.
+Never decides what is to be done: the coordinator does. When its engine stops there is nothing to clean here, and the
+peer cleans up when it finds the connection closed. Source: handoff specification, sections 4, 5 and 7.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from mocker_replay.live.handoff.inbox import Inbox
 from mocker_replay.live.handoff.operations import CommandName
 from mocker_replay.live.handoff.result import CLEANUP_MS, Ending, HandoffResult
 from mocker_replay.live.handoff.transport import Aborted, Answer, Ask, Completed, Endpoint, Message, PeerGone, Reserved
+from mocker_replay.live.request import Signal
 from mocker_replay.live.stream import Registration, RequestStream
 from mocker_replay.shells.tokens import CancelToken
 
 if TYPE_CHECKING:
     from mocker_replay._core.coordinator import Action
-    from mocker_replay.live.group import Group
+    from mocker_replay.live.rank import Rank
 
 _CLEANUP: Final = ("cancel_source", "cancel_destination")
 _OWN: Final[dict[str, CommandName]] = {
@@ -70,10 +72,12 @@ class SourceSession:
     """
 
     def __init__(
-        self, source: SourceHandoff, endpoint: Endpoint, group: Group, stop: CancelToken, timeout_ms: float
+        self, source: SourceHandoff, endpoint: Endpoint, rank: Rank, stop: CancelToken, timeout_ms: float
     ) -> None:
         from mocker_replay._core.coordinator import Coordinator
 
+        group = rank.group
+        self._rank = rank
         self._source = source
         self._endpoint = endpoint
         self._stop = stop
@@ -94,9 +98,10 @@ class SourceSession:
     async def run(self) -> None:
         """Until the handoff has succeeded, or both ends are clean, or cleaning takes too long."""
         source = self._source
-        keys = [(token, token.on_cancel(self._inbox.ring)) for token in (self._stop, source.token)]
+        keys = [(token, token.on_cancel(self._inbox.ring)) for token in (self._rank.token, self._stop, source.token)]
         try:
             self._inbox.listen(source.events, self._endpoint, self._message)
+            self._inbox.read(source.stream, self._prefill_ended)
             self._tell(self._coordinator.start)
             while self._result is None:
                 if not self._take_first():
@@ -116,7 +121,9 @@ class SourceSession:
     def _take_first(self) -> bool:
         """Deal with what comes first; False if nothing has happened."""
         handoff_id, now_ms = self._source.handoff_id, self._now_ms()
-        if self._stop.cancelled and not self._cleaning:
+        if not self._rank.running:
+            self._finish("the engine has stopped")
+        elif self._stop.cancelled and not self._cleaning:
             self._tell(self._coordinator.failed, handoff_id, "shut down")
         elif self._source.token.cancelled and not self._cleaning:
             self._tell(self._coordinator.cancelled, handoff_id)
@@ -124,11 +131,12 @@ class SourceSession:
             self._time_out()
         elif self._inbox.facts and self._submitted:
             self._fact()
-        elif now_ms >= self._transfer_end_ms:
-            self._transfer_end_ms = math.inf
-            self._tell(self._coordinator.transfer_completed, handoff_id)
         elif self._inbox.others:
             self._inbox.others.popleft()()
+        elif now_ms >= self._transfer_end_ms:
+            # Behind its own start, which is among the others: a transfer may take no time.
+            self._transfer_end_ms = math.inf
+            self._tell(self._coordinator.transfer_completed, handoff_id)
         else:
             return False
         return True
@@ -150,6 +158,12 @@ class SourceSession:
         assert isinstance(fact, SourceHeld), "a source is told of nothing else"
         self._tell(self._coordinator.source_held, fact.handoff_id, fact.timing)
 
+    def _prefill_ended(self, last: Signal | None) -> None:
+        """With its token it is held; without one there will be no such fact."""
+        if last is None or last.position is None:
+            reason = "cancelled" if last is None else last.reason
+            self._tell(self._coordinator.failed, self._source.handoff_id, f"the prefill has ended: {reason}")
+
     def _message(self, message: Message | None) -> None:
         handoff_id = self._source.handoff_id
         if isinstance(message, Answer) and message.action_id in self._asked:
@@ -166,7 +180,7 @@ class SourceSession:
     def _peer_left(self) -> None:
         """A destination that disconnects cleans up by itself."""
         self._tell(self._coordinator.failed, self._source.handoff_id, "the destination has disconnected")
-        for action in self._asked.values():
+        for action in list(self._asked.values()):
             if action.id in self._open_cleanup:
                 self._ended(action, "noop")
 
