@@ -76,6 +76,7 @@ cdef class Collector:
     cdef int64_t* _decode_reused_tokens_max     # -1 never admitted
     cdef int32_t* _decode_worker                # -1 no destination was accepted
     cdef int32_t* _decode_rank
+    cdef int8_t* _decode_refused                # 1 = that rank did not accept it
     cdef int8_t* _readmission_decode            # 1 = it happened on a decode worker
 
     cdef int64_t* _gauges                   # (num_workers * dp_size, 5), owned: active, inactive blocks, running,

@@ -77,6 +77,7 @@ STAGE_COLUMN_TYPES = {
     "decode_reused_tokens_max": ("i8", -1),
     "decode_worker": ("i4", -1),
     "decode_rank": ("i4", -1),
+    "decode_refused": ("i1", 0),
 }
 _STAGE_READMISSION_TYPES = {"readmission_decode": "i1"}
 
@@ -267,6 +268,10 @@ cdef class Collector:
         if event.d >= 0 and words is not NULL:
             self._needed[row] = words[event.d]
             self._available[row] = words[event.d + 1]
+        if event.worker >= self.num_prefill_workers > 0 and self._decode_worker[row] < 0:
+            # Refused there: it was sent to that rank, and is none of its requests.
+            self._decode_worker[row], self._decode_rank[row] = event.worker, event.rank
+            self._decode_refused[row] = 1
         if event.a != TERM_COMPLETED:
             self._gap_pool.take_back(row, self._rank_of_row(row), event.b, event.x)
             self._status[row] = <int8_t>event.a
@@ -336,6 +341,7 @@ cdef class Collector:
         self._decode_reused_tokens_max = _i8(self._arrays["decode_reused_tokens_max"])
         self._decode_worker = _i4(self._arrays["decode_worker"])
         self._decode_rank = _i4(self._arrays["decode_rank"])
+        self._decode_refused = _i1(self._arrays["decode_refused"])
         return 0
 
     cdef int _grow_readmissions(self) except -1:

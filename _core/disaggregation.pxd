@@ -42,7 +42,6 @@ cdef class Disaggregation:
     cdef int64_t block_size              # [tokens]
     cdef int64_t num_blocks              # of a decode rank
     cdef int64_t max_model_len           # of a decode rank; INT64_MAX = no limit
-    cdef bint external_placement         # the caller says which decode worker is asked
     cdef int64_t next_prefill            # round robin over all ranks of a pool
     cdef int64_t next_decode
     cdef Passage* passages               # (capacity,), owned
@@ -52,7 +51,6 @@ cdef class Disaggregation:
     cdef HandoffBook index               # passages by request
     cdef Py_ssize_t scanned              # records already looked at
     cdef Lane commands                   # to be given to machines, in order
-    cdef Lane unplaced                   # reservations whose worker the caller has to say
     cdef Lane* waiting                   # (number of workers,) commands that wait for the end of a pass, owned
     cdef int64_t num_waiting
     cdef Transfer* transfers             # (transfer_capacity,) binary min-heap by (end_ms, number), owned
@@ -70,7 +68,6 @@ cdef class Disaggregation:
     cdef int refused(self, int64_t request, int32_t kind, double now_ms) except -1 nogil
     cdef int leave(self, int64_t request, double now_ms) except -1 nogil
     cdef int next_rank(self, bint decode, int32_t* worker, int32_t* rank) noexcept nogil
-    cdef int place_decode(self, int32_t worker, int32_t rank) except -1 nogil
     cdef int _fact(self, int32_t at, HandoffStep* step, int status, double now_ms) except -1 nogil
     cdef int _command_told(self, int64_t handoff, int32_t kind, int64_t result, double now_ms) except -1 nogil
     cdef int _act(self, int32_t at, HandoffStep* step, double now_ms) except -1 nogil

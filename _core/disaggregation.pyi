@@ -24,7 +24,6 @@ class Disaggregation:
         timing_mode: str = "full_prompt",
         bytes_per_token: int | None = None,
         bandwidth_gbps: float | None = None,
-        external_placement: bool = False,
     ) -> Disaggregation: ...
     def living(self) -> list[tuple[int, int, int]]: ...
     @property

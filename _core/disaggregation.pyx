@@ -72,13 +72,11 @@ cdef class Disaggregation:
         block_size [tokens], num_blocks, max_model_len (None: no limit): of a decode rank; they say why it refuses.
         order: one of coordinator.ORDER_NAMES.
         timing_mode, bytes_per_token, bandwidth_gbps: of the prefill workers, what a transfer takes; see coordinator.Timing.
-        external_placement: the caller says which decode rank is asked for each destination.
     """
 
     def __cinit__(self, EventBuffer out not None, *, int32_t num_prefill_workers, int32_t num_decode_workers,
                   int32_t prefill_dp_size, int32_t decode_dp_size, int64_t block_size, num_blocks, max_model_len,
-                  str order="source_first", str timing_mode="full_prompt", bytes_per_token=None, bandwidth_gbps=None,
-                  bint external_placement=False):
+                  str order="source_first", str timing_mode="full_prompt", bytes_per_token=None, bandwidth_gbps=None):
         if num_prefill_workers < 1 or num_decode_workers < 1:
             raise ValueError("both pools must start with at least one worker")
         self.out = out
@@ -91,7 +89,6 @@ cdef class Disaggregation:
         self.timing.bytes_per_token = 0 if bytes_per_token is None else min(bytes_per_token, INT64_MAX)
         self.timing.has_bandwidth = bandwidth_gbps is not None
         self.timing.bandwidth_gbps = 0.0 if bandwidth_gbps is None else bandwidth_gbps
-        self.external_placement = external_placement
         self.free_passage = NONE
         self.index = HandoffBook()
         self.waiting = <Lane*>calloc(num_prefill_workers + num_decode_workers, sizeof(Lane))
@@ -105,7 +102,6 @@ cdef class Disaggregation:
         free(self.passages)
         free(self.transfers)
         lane_free(&self.commands)
-        lane_free(&self.unplaced)
         if self.waiting is not NULL:
             for i in range(self.num_prefill_workers + self.num_decode_workers):
                 lane_free(&self.waiting[i])
@@ -253,8 +249,6 @@ cdef class Disaggregation:
             envelope.num_hash_ids = passage.num_hash_ids
             envelope.hash_ids = self._hash_ids_for(passage, kind)
         if kind == CMD_RESERVE_DESTINATION:
-            if self.external_placement:
-                return lane_push(&self.unplaced, &envelope)
             self.next_rank(True, &passage.decode_worker, &passage.decode_rank)
         envelope.worker = passage.prefill_worker if to_prefill else passage.decode_worker
         envelope.rank = passage.prefill_rank if to_prefill else passage.decode_rank
@@ -378,17 +372,6 @@ cdef class Disaggregation:
         else:
             self.next_prefill = at
         return 0
-
-    cdef int place_decode(self, int32_t worker, int32_t rank) except -1 nogil:
-        """The caller says where the next destination is asked for."""
-        cdef Envelope envelope
-        cdef int32_t at
-        if not lane_pop(&self.unplaced, &envelope):
-            return 0
-        at = self.find(envelope.request)
-        self.passages[at].decode_worker, self.passages[at].decode_rank = worker, rank
-        envelope.worker, envelope.rank = worker, rank
-        return lane_push(&self.commands, &envelope)
 
     # -- passages ---------------------------------------------------------------------------------
 

@@ -19,8 +19,6 @@ cdef enum FleetStatus:
     FLEET_PLACE = 6              # a row is due and the caller places it
     FLEET_MOVE = 7               # external: the caller moves the machine of `moving_worker`
     FLEET_CANCEL = 8             # external: a client leaves now, its request has not ended
-    FLEET_COMMAND = 9            # external, disaggregated: a command about a handoff is due
-    FLEET_PLACE_DECODE = 10      # disaggregated: the caller says where a destination is asked for
 
 
 cdef enum Stage:
@@ -50,7 +48,6 @@ cdef class Fleet:
     cdef readonly double prefill_worker_seconds   # disaggregated: of prefill workers
     cdef readonly Disaggregation handoffs    # None: all workers are the same
     cdef bint disaggregated
-    cdef int after_settle                # stage that follows
     cdef readonly int64_t num_arrived
     cdef double horizon_ms               # rows due before this have all been handed over
     cdef double sample_ms                # next telemetry sample; INFINITY = none

@@ -4,6 +4,7 @@ from typing import NamedTuple, final
 import numpy as np
 import numpy.typing as npt
 
+from .disaggregation import Disaggregation
 from .driver import Machine
 from .event_buffer import EventBuffer
 
@@ -31,6 +32,8 @@ class Fleet:
     now_ms: float
     last_event_ms: float
     worker_seconds: float
+    prefill_worker_seconds: float
+    handoffs: Disaggregation | None
     num_arrived: int
     external: bool
     moving_worker: int
@@ -44,6 +47,7 @@ class Fleet:
         wake_on_end: bool = False,
         external_placement: bool = False,
         external: bool = False,
+        handoffs: Disaggregation | None = None,
     ) -> Fleet: ...
     def push_rows(
         self,

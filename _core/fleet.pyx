@@ -28,9 +28,7 @@ from .types cimport APPLY_ACTIVE
 
 from typing import NamedTuple
 
-STATUS_NAMES = (
-    "done", "needs_rows", "until", "ends", "sample", "full", "place", "move", "cancel", "command", "place_decode",
-)
+STATUS_NAMES = ("done", "needs_rows", "until", "ends", "sample", "full", "place", "move", "cancel")
 
 
 class Handed(NamedTuple):
@@ -111,6 +109,7 @@ cdef class Fleet:
             `moving_worker`, which is to run at reading `now_ms` until it has to wait (`hold_boundary`: at a pass boundary,
             too); "place" for every row that is due, taken with `take_next`; "cancel" for every client that leaves,
             taken with `take_cancel`. Shells that run freely call `note_now` in place of `advance`.
+        handoffs: the first workers prefill, the others decode, and this brings requests from one to the other.
     """
 
     def __cinit__(self, machines, EventBuffer out not None, *, bint telemetry=False, bint wake_on_end=False,
@@ -124,8 +123,6 @@ cdef class Fleet:
         self.telemetry, self.wake_on_end = telemetry, wake_on_end
         self.external_placement, self.external = external_placement, external
         self.handoffs, self.disaggregated = handoffs, handoffs is not None
-        if self.disaggregated:
-            self._check_pools()
         self.arrivals = Arrivals()
         self.leaving = Cancellations()
         self.moving_worker = -1
@@ -141,8 +138,12 @@ cdef class Fleet:
                 raise TypeError(f"worker {i} is no Machine")
             self.workers[i] = <PyObject*>self.machines[i]
         self.dp_size = self.machines[0].engine.dp_size
+        if self.disaggregated:
+            self._check_pools()
 
     def _check_pools(self):
+        if self.external or self.external_placement:
+            raise ValueError("a fleet with handoffs moves its machines and places its rows itself")
         if self.handoffs.out is not self.out:
             raise ValueError("handoffs must read the fleet's own events")
         pools = ([self.handoffs.prefill_dp_size] * self.handoffs.num_prefill_workers
@@ -307,6 +308,29 @@ cdef class Fleet:
             for i in range(self.num_workers):
                 if worker == -1 or worker == i:
                     _publish_cuts(<Machine>self.workers[i], self.out, self.last_event_ms)
+        if self.disaggregated:
+            self._keep_one_cut_each()
+
+    def _keep_one_cut_each(self):
+        """A request may be owned at both ends, or only travel: one record for each that has not ended, by request."""
+        cdef Py_ssize_t i
+        cdef Py_ssize_t kept = 0
+        cdef Event* event
+        told = {}
+        for i in range(self.out.count):
+            event = &self.out.records[i]
+            if event.kind == EV_CUT:
+                if event.worker >= self.handoffs.num_prefill_workers:
+                    told[event.request] = event.a, event.x
+                continue
+            self.out.records[kept] = event[0]
+            kept += 1
+        self.out.count = kept
+        living = {request: (worker, rank) for request, worker, rank in self.handoffs.living()}
+        for request in sorted(living):
+            worker, rank = living[request]
+            event = self.out.emplace(EV_CUT, self.last_event_ms, worker, rank, request)
+            event.a, event.x = told.get(request, (0, NAN))
 
     # -- moves of the caller's own ----------------------------------------------------------------
 
@@ -440,23 +464,19 @@ cdef class Fleet:
                     self.end_passes()
                 self.stage = STAGE_ARRIVALS
                 if self.disaggregated:
-                    self.stage, self.after_settle = STAGE_SETTLE, STAGE_ARRIVALS
+                    self.stage = STAGE_SETTLE
                 elif self.tell_ends():
                     return FLEET_ENDS
             if self.stage == STAGE_SETTLE:
-                status = self.settle()
-                if status != 0:
-                    return status
-                self.stage = self.after_settle
-                if self.stage == STAGE_ARRIVALS and self.tell_ends():
-                    return FLEET_ENDS
+                self.settle()
+                self.stage = STAGE_RUN
             if self.stage == STAGE_ARRIVALS:
                 status = self.hand_over()
                 if status != 0:
                     return status
                 self.stage = STAGE_RUN
                 if self.disaggregated:
-                    self.stage, self.after_settle = STAGE_SETTLE, STAGE_RUN
+                    self.stage = STAGE_SETTLE
                     continue
             if self.stage == STAGE_RUN:
                 if self.external:
@@ -467,17 +487,23 @@ cdef class Fleet:
                 self.find_ends()
                 self.stage = STAGE_AGAIN
                 # The sample of time 0 is the baseline: it comes when that instant is over.
+                if self.first_round and 0.0 < self.sample_ms <= self.now_ms and not self.disaggregated:
+                    self._account()
+                    return FLEET_SAMPLE
+            if self.disaggregated:
+                if self.unsettled():
+                    self.stage = STAGE_SETTLE
+                    continue
                 if self.first_round and 0.0 < self.sample_ms <= self.now_ms:
+                    self.first_round = False
                     self._account()
                     return FLEET_SAMPLE
             self.first_round = False
-            if self.disaggregated and self.unsettled():
-                self.stage, self.after_settle = STAGE_SETTLE, STAGE_ARRIVALS
-                continue
             self.stage = STAGE_ARRIVALS
             if self.tell_ends():
                 return FLEET_ENDS
-            if self.arrivals.next_due() <= self.now_ms:
+            if self.arrivals.next_due() <= self.now_ms or (
+                    self.disaggregated and self.leaving.next_due() <= self.now_ms):
                 continue
             self.first_round = True
             self.stage = STAGE_PICK
@@ -487,14 +513,12 @@ cdef class Fleet:
     cdef int settle(self) except -1 nogil:
         """Facts, ended transfers and the commands that follow from them, one after the other, until none is left.
 
-        0, or why the caller has to do something first. Machines run only as far as a command needs: no pass starts.
+        Machines run only as far as a command needs: no pass starts.
         """
         cdef Envelope envelope
         cdef int32_t i
         while True:
             self.handoffs.collect(self.now_ms)
-            if self.handoffs.unplaced.count > 0:
-                return FLEET_PLACE_DECODE
             if self.handoffs.num_waiting > 0:
                 for i in range(self.num_workers):
                     if self.handoffs.waiting[i].count > 0 and not _in_pass(<Machine>self.workers[i]):
@@ -515,8 +539,7 @@ cdef class Fleet:
     cdef bint unsettled(self) except -1 nogil:
         """Whether something happened that handoffs have not seen to."""
         self.handoffs.collect(self.now_ms)
-        return (self.handoffs.commands.count > 0 or self.handoffs.unplaced.count > 0
-                or self.handoffs.next_transfer() <= self.now_ms)
+        return self.handoffs.commands.count > 0 or self.handoffs.next_transfer() <= self.now_ms
 
     cdef int give(self, Envelope* envelope) except -1 nogil:
         """Have a machine apply a command, and hear what it says."""

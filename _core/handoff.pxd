@@ -31,6 +31,7 @@ cdef class HandoffBook:
     cdef readonly int64_t num_held
     cdef readonly int64_t num_pending
     cdef readonly int64_t num_reserved
+    cdef readonly int64_t num_active
     cdef int32_t head                    # of the line
     cdef int32_t tail
     cdef readonly int64_t generation     # grows whenever capacity may have become free

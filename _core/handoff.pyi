@@ -6,6 +6,7 @@ class HandoffBook:
     num_held: int
     num_pending: int
     num_reserved: int
+    num_active: int
     generation: int
     def __new__(cls) -> HandoffBook: ...
     def line(self) -> list[int]: ...

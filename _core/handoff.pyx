@@ -78,6 +78,8 @@ cdef class HandoffBook:
             self.num_pending += sign
         elif state == OWN_RESERVED:
             self.num_reserved += sign
+        elif state == OWN_ACTIVE:
+            self.num_active += sign
 
     cdef void remove(self, int32_t entry) noexcept nogil:
         """Ownership ends."""
@@ -157,6 +159,6 @@ cdef class HandoffBook:
         cdef int64_t i
         states = [self.entries[self.buckets[i]].state for i in range(self.mask + 1) if self.buckets[i] != NONE]
         assert len(states) == self.num_owned, "handoffs lost"
-        counts = [states.count(state) for state in (OWN_SOURCE_HELD, OWN_PENDING, OWN_RESERVED)]
-        assert counts == [self.num_held, self.num_pending, self.num_reserved], "handoffs miscounted"
+        counts = [states.count(state) for state in (OWN_SOURCE_HELD, OWN_PENDING, OWN_RESERVED, OWN_ACTIVE)]
+        assert counts == [self.num_held, self.num_pending, self.num_reserved, self.num_active], "handoffs miscounted"
         assert len(self.line()) == self.num_pending, "the line is broken"

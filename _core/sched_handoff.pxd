@@ -13,6 +13,7 @@ cdef class HandoffScheduler(PolicyScheduler):
     cdef bint stalled                    # the last pass changed nothing, and only a command can
 
     cdef int32_t ownership_of(self, int32_t slot) noexcept nogil
+    cdef int queue_activated(self, int32_t slot) except -1 nogil
     cdef bint gates_fresh(self) noexcept nogil
     cdef void stall_if_waiting(self) noexcept nogil
     cdef int submit_prefill(self, Envelope* envelope) except -1 nogil

@@ -88,12 +88,12 @@ cdef class HandoffScheduler(PolicyScheduler):
     # -- sources ----------------------------------------------------------------------------------
 
     cdef int submit_prefill(self, Envelope* envelope) except -1 nogil:
-        """Queue a request that will be held with its one token."""
+        """Queue a request that will be held with its one token, or without any where none is wanted."""
         cdef int32_t slot
         cdef int result
         if self.handoffs.find(envelope.handoff) != NONE:
             return APPLY_ACTIVE
-        result = self.submit(envelope.request, envelope.n_in, 1, envelope.hash_ids, envelope.num_hash_ids, &envelope.terms)
+        result = self.submit(envelope.request, envelope.n_in, min(envelope.n_out, 1), envelope.hash_ids, envelope.num_hash_ids, &envelope.terms)
         if result != SUBMIT_OK:
             return APPLY_BAD_PROMPT if result == SUBMIT_BAD_PROMPT else APPLY_ACTIVE
         slot = self.requests.find(envelope.request)
@@ -208,10 +208,28 @@ cdef class HandoffScheduler(PolicyScheduler):
         self._count_waiting(slot, -1)
         request.status = STATUS_MATERIALISED
         self.handoffs.move(entry, OWN_ACTIVE)
-        self.push_waiting(slot, False)
+        self.queue_activated(slot)
         self.passes_without_gain = 0
         self._tell(out, slot, STAGE_DESTINATION_ACTIVATED, handoff, request.n_in, now_ms)
         return APPLY_APPLIED
+
+    cdef int queue_activated(self, int32_t slot) except -1 nogil:
+        """Begin to wait before the first who came to this rank later, whoever was activated or preempted first; where
+        a policy orders the queue, behind all."""
+        cdef int64_t number = self.requests.slots[slot].arrival_number
+        cdef int64_t at = 0
+        cdef int64_t i
+        while (at < self.num_waiting and self.requests.slots[
+                self.waiting[(self.waiting_head + at) & self.waiting_mask]].arrival_number < number):
+            at += 1
+        self.push_waiting(slot, False)
+        if self.has_policy:
+            return 0
+        for i in range(self.num_waiting - 1, at, -1):
+            self.waiting[(self.waiting_head + i) & self.waiting_mask] = (
+                self.waiting[(self.waiting_head + i - 1) & self.waiting_mask])
+        self.waiting[(self.waiting_head + at) & self.waiting_mask] = slot
+        return 0
 
     cdef int cancel_destination(self, int64_t handoff, double now_ms, EventBuffer out) except -1 nogil:
         """End a destination, whatever it is by now."""

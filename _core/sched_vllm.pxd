@@ -12,6 +12,7 @@ cdef enum:
 
 cdef class VllmScheduler(HandoffScheduler):
     cdef bint free_prefill               # a decode worker: what it has to recompute of a prompt takes no time
+    cdef bint free_decode                # a prefill worker: the token that ends a prompt takes no time
     cdef bint preempt_first              # fifo: the victim is the first of running; lifo: the last
     # Multi-token prediction.
     cdef int64_t num_drafts              # 0 = off
@@ -31,6 +32,7 @@ cdef class VllmScheduler(HandoffScheduler):
 
     cdef int run_running(self, bint defer_prefill) except -1 nogil
     cdef int run_waiting(self, bint defer_prefill) except -1 nogil
+    cdef int consider(self, int32_t slot, bint defer_prefill) except -1 nogil
     cdef int schedule(self, int32_t slot, bint from_waiting) except -1 nogil
     cdef int take_blocks(self, int32_t slot, int64_t num_hits, int64_t num_fresh) except -1 nogil
     cdef int32_t preempt(self, bint return_budget) except -1 nogil

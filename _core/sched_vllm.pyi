@@ -31,4 +31,5 @@ class VllmScheduler(HandoffScheduler):
         policy: SchedulingPolicy | None = None,
         calendar: bool = True,
         free_prefill: bool = False,
+        free_decode: bool = False,
     ) -> None: ...

@@ -35,6 +35,11 @@ cdef enum:
     # Preempting passes without a token under multi-token prediction before the victim of the next one fails.
     MAX_FRUITLESS_BURSTS = 1000
 
+cdef enum Entry:
+    ENTRY_OPEN = 0
+    ENTRY_WAITS = 1
+    ENTRY_REJECTED = 2
+
 
 cdef int64_t _limit(object value) except -1:
     return INT64_MAX if value is None else min(value, INT64_MAX)
@@ -53,7 +58,8 @@ cdef class VllmScheduler(HandoffScheduler):
         block_tokens, xxh3: see sched_blocks; needed only with cache events. asks_prompt_tokens: block_tokens knows the
             tokens of prompts, too, at positions -input_tokens to -1; otherwise they are taken from the hash ids.
         policy: who goes first, who is preempted, who may enter (sched_policy); None is first come, first served.
-        free_prefill: prompt tokens that are computed take no time, as on the reference's decode workers.
+        free_prefill, free_decode: prompt tokens that are computed, tokens that are generated take no time: a worker with a
+            role never pays for the other one, as on the reference.
         calendar: skip requests about which nothing changes (sched_calendar); False goes request by request.
         The rest as in the engine configuration; None means unlimited.
     """
@@ -63,7 +69,7 @@ cdef class VllmScheduler(HandoffScheduler):
                  max_model_len=None, bint enable_prefix_caching=True, bint enable_chunked_prefill=True,
                  str preemption_mode="lifo", accept_rates=(), uint64_t sampler_seed=0, block_tokens=None, xxh3=None,
                  bint asks_prompt_tokens=False, SchedulingPolicy policy=None, bint calendar=True,
-                 bint free_prefill=False):
+                 bint free_prefill=False, bint free_decode=False):
         cdef Py_ssize_t i
         if preemption_mode not in ("lifo", "fifo"):
             raise ValueError(f"unknown preemption_mode {preemption_mode!r}")
@@ -76,7 +82,7 @@ cdef class VllmScheduler(HandoffScheduler):
         self.block_size = block_size
         self.kv_capacity_tokens = <uint64_t>(int(num_gpu_blocks) * block_size % (1 << 64))
         self.prefix_caching, self.chunked_prefill = enable_prefix_caching, enable_chunked_prefill
-        self.free_prefill = free_prefill
+        self.free_prefill, self.free_decode = free_prefill, free_decode
         self.preempt_first = preemption_mode == "fifo"
         self.index = PrefixIndex(block_size, trace_block_size)
         self.pool = BlockPool(self.index, min(num_gpu_blocks, INT64_MAX // 4))
@@ -177,36 +183,22 @@ cdef class VllmScheduler(HandoffScheduler):
     cdef int run_waiting(self, bint defer_prefill) except -1 nogil:
         """Step B: strictly in order; a head that has to wait blocks everybody behind it."""
         cdef int32_t slot
-        cdef int64_t length, need, budget_before
+        cdef int64_t budget_before
         cdef Request* request
         cdef Event* event
+        cdef int verdict
         if self.preempted or self.num_running >= self.max_num_seqs or self.num_waiting == 0:
             return 0
         self.open_queue()
         # An admission itself may preempt: what a look-up counts as held may not be what is reused of it.
         while not self.preempted and self.num_running < self.max_num_seqs and self.any_candidate():
             slot = self.candidate()
-            request = &self.requests.slots[slot]
-            length = request.n_in + request.gen
-            if request.n_in >= self.max_model_len:
-                self.reject(slot, REASON_PROMPT_OVER_MODEL_LEN)
+            verdict = self.consider(slot, defer_prefill)
+            if verdict == ENTRY_REJECTED:
                 continue
-            if request.status == STATUS_WAITING and ceil_div(length, self.block_size) > self.pool.num_blocks:
-                self.reject(slot, REASON_PROMPT_OVER_POOL)
-                continue
-            self.tell_order(slot)
-            if request.status == STATUS_MATERIALISED:
-                self.cached_tokens = 0   # it has its blocks
-            elif self.gates_fresh():
+            if verdict == ENTRY_WAITS:
                 break
-            else:
-                self.look_up(request)
-                self.cap_reuse(request, request.n_out - request.gen > 0, self.num_drafts > 0)
-                need = ceil_div(length, self.block_size) - self.active_cached_tokens // self.block_size
-                if need > self.pool.num_blocks - self.pool.active():
-                    break
-                if defer_prefill and length - self.cached_tokens > 1:
-                    break
+            request = &self.requests.slots[slot]
             if not self.admits(slot):
                 continue
             budget_before = self.budget
@@ -226,6 +218,30 @@ cdef class VllmScheduler(HandoffScheduler):
             if self.budget == budget_before and self.budget == 0:
                 break
         return 0
+
+    cdef int consider(self, int32_t slot, bint defer_prefill) except -1 nogil:
+        """Whether the next in the queue may enter (`Entry`); what it may reuse is looked up then."""
+        cdef Request* request = &self.requests.slots[slot]
+        cdef int64_t length = request.n_in + request.gen
+        cdef int64_t need
+        if request.n_in >= self.max_model_len:
+            self.reject(slot, REASON_PROMPT_OVER_MODEL_LEN)
+            return ENTRY_REJECTED
+        if request.status == STATUS_WAITING and ceil_div(length, self.block_size) > self.pool.num_blocks:
+            self.reject(slot, REASON_PROMPT_OVER_POOL)
+            return ENTRY_REJECTED
+        self.tell_order(slot)
+        if request.status == STATUS_MATERIALISED:
+            self.cached_tokens = 0       # it has its blocks
+            return ENTRY_OPEN
+        if self.gates_fresh():
+            return ENTRY_WAITS
+        self.look_up(request)
+        self.cap_reuse(request, request.n_out - request.gen > 0, self.num_drafts > 0)
+        need = ceil_div(length, self.block_size) - self.active_cached_tokens // self.block_size
+        if need > self.pool.num_blocks - self.pool.active() or (defer_prefill and length - self.cached_tokens > 1):
+            return ENTRY_WAITS
+        return ENTRY_OPEN
 
     cdef int schedule(self, int32_t slot, bint from_waiting) except -1 nogil:
         """Give one request its work of this pass; returns a ScheduleResult."""
@@ -311,6 +327,7 @@ cdef class VllmScheduler(HandoffScheduler):
         request.status = STATUS_PREEMPTED
         request.computed = request.alloc = 0
         request.num_preemptions += 1
+        self.handoffs.generation += 1
         self.release_blocks(request)
         self.push_waiting(slot, True)
         if request.scheduled_pass == self.pass_number:
@@ -414,7 +431,7 @@ cdef class VllmScheduler(HandoffScheduler):
             if request.gen > 0 or request.work_prompt == 0:
                 batch += 1
                 active += request.n_in + request.gen
-        if batch > 0:
+        if batch > 0 and not self.free_decode:
             end_ms += self.timing.decode_ms(batch, active, self.kv_capacity_tokens)
         self.pass_end_ms = end_ms
         if self.num_steady > 0:
@@ -475,7 +492,7 @@ cdef class VllmScheduler(HandoffScheduler):
         for i in range(self.num_ready):
             request = &self.requests.slots[self.ready[i]]
             active += request.n_in + request.gen
-        if self.num_ready > 0:
+        if self.num_ready > 0 and not self.free_decode:
             end_ms += self.timing.decode_ms(self.num_ready, active, self.kv_capacity_tokens)
         self.pass_end_ms = end_ms
         for i in range(self.num_ready):

@@ -114,6 +114,7 @@ def build_machine(
             xxh3=xxh3,
             policy=policy,
             free_prefill=config.worker_type == "decode",
+            free_decode=config.worker_type == "prefill",
         )
         for rank in range(config.dp_size)
     ]

@@ -110,6 +110,30 @@ OutputBuffering = Annotated[
 ReaderDelayMs = Annotated[
     float | None, typer.Option(rich_help_panel=_REALTIME, help="What each client waits after a token. [default: 0]")
 ]
+NumPrefillWorkers = Annotated[
+    int | None, typer.Option(rich_help_panel=_LOAD, help="Engines that only prefill; with --num-decode-workers.")
+]
+NumDecodeWorkers = Annotated[
+    int | None, typer.Option(rich_help_panel=_LOAD, help="Engines that only decode; with --num-prefill-workers.")
+]
+PrefillEngineConfig = Annotated[
+    str | None,
+    typer.Option(
+        "--prefill-engine-config",
+        metavar="FILE|JSON",
+        rich_help_panel=_ENGINE,
+        help="Settings of prefill workers, in place of --engine-config; engine.worker_type must be prefill.",
+    ),
+]
+DecodeEngineConfig = Annotated[
+    str | None,
+    typer.Option(
+        "--decode-engine-config",
+        metavar="FILE|JSON",
+        rich_help_panel=_ENGINE,
+        help="Settings of decode workers, in place of --engine-config; engine.worker_type must be decode.",
+    ),
+]
 NumWorkers = Annotated[int, typer.Option(rich_help_panel=_LOAD, help="Identical engines behind the router.")]
 RouterMode = Annotated[
     str, typer.Option(metavar="round_robin|kv_router", rich_help_panel=_LOAD, help="Who places requests, and how.")

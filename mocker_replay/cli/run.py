@@ -38,6 +38,8 @@ _OPTION_FLAGS = (
     "trace_format", "trace_block_size", "timestamp_unit", "missing_timestamps", "surplus_hash_ids", "missing_hash_ids",
     "sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms", "policy", "policy_option",
 )  # fmt: skip
+# Two pools are of `run` alone: other verbs have no place for a second configuration.
+_POOL_SIZES = ("num_prefill_workers", "num_decode_workers")
 RUN_SETTINGS = ("engine_config", *_ENGINE_FLAGS, *_OPTION_FLAGS)
 
 
@@ -45,6 +47,8 @@ def run(
     ctx: typer.Context,
     trace: flags.Trace,
     engine_config: flags.EngineConfigFlag = None,
+    prefill_engine_config: flags.PrefillEngineConfig = None,
+    decode_engine_config: flags.DecodeEngineConfig = None,
     num_gpu_blocks: flags.NumGpuBlocks = None,
     block_size: flags.BlockSize = None,
     max_model_len: flags.MaxModelLen = None,
@@ -68,6 +72,8 @@ def run(
     output_buffering: flags.OutputBuffering = None,
     reader_delay_ms: flags.ReaderDelayMs = None,
     num_workers: flags.NumWorkers = 1,
+    num_prefill_workers: flags.NumPrefillWorkers = None,
+    num_decode_workers: flags.NumDecodeWorkers = None,
     router_mode: flags.RouterMode = "round_robin",
     policy: flags.PolicyFlag = "fcfs",
     policy_option: flags.PolicyOptions = None,
@@ -105,6 +111,7 @@ def run(
 
 def _replay_and_report(trace: str, given: Mapping[str, Any]) -> int:
     config, options, realtime = run_settings(trace, given)
+    pools = pool_settings(given, options)
     outputs = _outputs(given)
     from mocker_replay.cli.progress import shown_progress
     from mocker_replay.replay import replay
@@ -114,11 +121,14 @@ def _replay_and_report(trace: str, given: Mapping[str, Any]) -> int:
 
         with shown_view(quiet=given["quiet"]) as watch:
             result = replay(
-                trace, config, options, event_level=given["event_level"], realtime=realtime, watch=watch, **outputs
-            )
+                trace, config, options, event_level=given["event_level"], realtime=realtime, watch=watch, **outputs,
+                **pools,
+            )  # fmt: skip
     else:
         with shown_progress(quiet=given["quiet"]) as progress:
-            result = replay(trace, config, options, event_level=given["event_level"], progress=progress, **outputs)
+            result = replay(
+                trace, config, options, event_level=given["event_level"], progress=progress, **outputs, **pools
+            )
     if not given["quiet"]:
         from mocker_replay.report.render import render_summary
 
@@ -149,8 +159,14 @@ def run_settings(trace: str, given: Mapping[str, Any]) -> tuple[EngineConfig, Re
     config = EngineConfig()
     overrides = engine_overrides(given, faults)
     try:
-        config = _engine_settings(given["engine_config"], overrides)
+        if _has_pools(given):
+            _refuse_engine_config(given)
+            _pools_of(given, overrides)
+        else:
+            config = _engine_settings(given["engine_config"], overrides)
     except ConfigError as exc:
+        faults += exc.faults
+    except UsageError as exc:
         faults += exc.faults
     options = _replay_options(given, faults)
     realtime = None
@@ -161,6 +177,46 @@ def run_settings(trace: str, given: Mapping[str, Any]) -> tuple[EngineConfig, Re
     if faults:
         raise UsageError.of(faults)
     return config, options, realtime
+
+
+def pool_settings(given: Mapping[str, Any], options: ReplayOptions) -> dict[str, EngineConfig]:
+    """Configurations of two pools, as arguments of `replay`; none where all workers are the same.
+
+    Raises:
+        UsageError, ConfigError: all that is wrong with them.
+    """
+    if not _has_pools(given):
+        return {}
+    from mocker_replay.replay.pools import Pools
+
+    configs = _pools_of(given, engine_overrides(given, []))
+    Pools.of(options, EngineConfig(), configs.get("prefill_config"), configs.get("decode_config"))
+    return configs
+
+
+def _has_pools(given: Mapping[str, Any]) -> bool:
+    return any(given.get(flag) is not None for flag in ("prefill_engine_config", "decode_engine_config", *_POOL_SIZES))
+
+
+def _refuse_engine_config(given: Mapping[str, Any]) -> None:
+    if given["engine_config"] is not None:
+        rule = "cannot stand together with prefill and decode workers: give them --prefill-engine-config and --decode-engine-config"
+        raise UsageError.of([Fault("--engine-config", 0, "", given["engine_config"], rule)])
+
+
+def _pools_of(given: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, EngineConfig]:
+    """What the flags say of the pools; those of single keys hold for both."""
+    configs, faults = {}, []
+    for role in ("prefill", "decode"):
+        source = given.get(f"{role}_engine_config")
+        if source is not None:
+            try:
+                configs[f"{role}_config"] = load_engine_config(source, overrides, override_names=override_names())
+            except ConfigError as exc:
+                faults += exc.faults
+    if faults:
+        raise ConfigError.of(faults)
+    return configs
 
 
 def engine_overrides(given: Mapping[str, Any], faults: list[Fault]) -> dict[str, Any]:
@@ -181,7 +237,7 @@ def override_names() -> dict[str, str]:
 def replay_options_of(given: Mapping[str, Any], faults: list[Fault]) -> ReplayOptions:
     """Settings of the run as the flags say, not yet looked at."""
     names = [name for name in ReplayOptions.__dataclass_fields__ if name != "policy_options"]
-    values = {name: given[name] for name in names} | {"policy_options": {}}
+    values = {name: given[name] for name in names if name not in _POOL_SIZES or name in given} | {"policy_options": {}}
     try:
         values["policy_options"] = policy_options_of(given["policy_option"] or ())
     except UsageError as exc:

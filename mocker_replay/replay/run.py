@@ -81,6 +81,8 @@ def replay(
     realtime = _realtime_options(options, realtime, telemetry)
     options, loaded = _with_policy(options, policy)
     _require_few_ranks(pools.num_ranks)
+    if pools.prefill is not None and realtime is not None:
+        raise UsageError("mode realtime is not built yet for prefill and decode workers; run them accelerated")
     if pools.prefill is not None and loaded.placing is not None:
         raise UsageError(f"policy {loaded.name} places requests itself, which is not built for prefill and decode workers")
     source = trace_source(trace, options)

@@ -22,6 +22,7 @@ class StageRow(NamedTuple):
     decode_reused_tokens_max: int
     decode_worker: int
     decode_rank: int
+    decode_refused: int
 
 
 def stage_rows(columns: Columns) -> Iterator[StageRow]:
@@ -48,7 +49,7 @@ def stages_of(
     reused = stage.decode_reused_tokens_max
     return {
         "prefill_worker_idx": prefill_scheduler,
-        "decode_worker_idx": scheduler,
+        "decode_worker_idx": None if stage.decode_refused else scheduler,
         "prefill_admit_ms": prefill_admit_ms,
         "source_held_ms": stage.source_held_ms,
         "destination_reserved_ms": stage.destination_reserved_ms,

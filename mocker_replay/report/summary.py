@@ -142,11 +142,14 @@ def _processing(summary: dict[str, Any], facts: RunFacts) -> dict[str, Any]:
 
 
 def _reuse(columns: Columns, done: Bools, input_tokens: int) -> dict[str, Any]:
+    most = columns["reused_tokens_max"]
+    if "decode_reused_tokens_max" in columns:  # of any admission, on whichever worker
+        most = np.maximum(most, columns["decode_reused_tokens_max"])
     return {
-        name: int(columns[column][done].sum()) / input_tokens if input_tokens else 0.0
-        for name, column in (
-            ("prefix_cache_reused_ratio", "reused_tokens_max"),
-            ("first_admission_prefix_cache_reused_ratio", "reused_tokens_first"),
+        name: int(tokens[done].sum()) / input_tokens if input_tokens else 0.0
+        for name, tokens in (
+            ("prefix_cache_reused_ratio", most),
+            ("first_admission_prefix_cache_reused_ratio", columns["reused_tokens_first"]),
         )
     }
 

