@@ -9,6 +9,7 @@ import asyncio
 import uuid
 from typing import Any
 
+from mocker_replay._core.sched_handoff import HandoffScheduler
 from mocker_replay.live import (
     DestinationReserved,
     GenerateRequest,
@@ -61,17 +62,21 @@ async def reserve(
     return control, events, stream, fact
 
 
+def schedulers_of(engine: LiveEngine) -> list[HandoffScheduler]:
+    """Those of all ranks of its group."""
+    found = group_of(engine).driver.shell.machine.engine.schedulers
+    return [scheduler for scheduler in found if isinstance(scheduler, HandoffScheduler)]
+
+
 def owned(engine: LiveEngine) -> list[tuple[int, int, str, int]]:
     """What the schedulers own for handoffs: (handoff, request, state, blocks)."""
-    machine = group_of(engine).driver.shell.machine
-    return [entry for scheduler in machine.engine.schedulers for entry in scheduler.ownership()]  # type: ignore[attr-defined]
+    return [entry for scheduler in schedulers_of(engine) for entry in scheduler.ownership()]
 
 
 def is_drained(engine: LiveEngine) -> bool:
     """No route, no request, no block, nothing owned; the block pool agrees."""
-    machine = group_of(engine).driver.shell.machine
-    for scheduler in machine.engine.schedulers:
-        scheduler.check()  # type: ignore[attr-defined]
+    for scheduler in schedulers_of(engine):
+        scheduler.check()
     metrics = engine.metrics_receiver().value
     return (
         metrics.idle

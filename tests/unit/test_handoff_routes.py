@@ -380,3 +380,18 @@ def test_no_delay_is_reported_where_none_is_modelled() -> None:
     assert settings.full_prompt_delay_ms(100) == 0.1
     for missing in ({"bytes_per_token": None}, {"bandwidth_gbps": None}, {"bandwidth_gbps": 0.0}):
         assert settings._replace(**missing).full_prompt_delay_ms(100) is None  # type: ignore[arg-type]
+
+
+def test_a_held_source_knows_how_long_its_transfer_takes() -> None:
+    async def main(clock: VirtualClock) -> None:
+        engine = start_source(clock, kv_transfer_timing_mode="destination_missing")
+        control, events, _, fact = await hold(clock, engine)
+        assert (fact.transfer_delay_ms(4), fact.transfer_delay_ms(0)) == (4.0, 0.0)
+        assert fact._replace(timing=fact.timing._replace(bandwidth_gbps=None)).transfer_delay_ms(4, 7.5) == 7.5
+        with pytest.raises(LiveError, match="tokens is negative"):
+            fact.transfer_delay_ms(-1)
+        await clock.until_done(control.release_source())
+        events.drop()
+        await drain_and_stop(clock, engine)
+
+    run_virtual(main)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mocker_replay.config import EngineConfig
 from mocker_replay.events import EventKind, HandoffStage
+from mocker_replay.live.errors import LiveError
 from mocker_replay.shells.published import EventRecord
 
 if TYPE_CHECKING:
@@ -24,6 +25,23 @@ class SourceHeld(NamedTuple):
     handoff_id: uuid.UUID
     timing: Timing  # what the source knows of the transfer
     t_ms: float  # modelled time of the source
+
+    def transfer_delay_ms(self, missing_tokens: int, fallback_ms: float = 0.0) -> float:
+        """How long the transfer takes [ms].
+
+        Args:
+            missing_tokens: what the destination lacks, in whole blocks [tokens].
+            fallback_ms: the answer where the source models no transfer.
+
+        Raises:
+            LiveError: a number that is none.
+        """
+        from mocker_replay._core.coordinator import HandoffError, transfer_delay_ms
+
+        try:
+            return transfer_delay_ms(self.timing, missing_tokens, fallback_ms)
+        except HandoffError as exc:
+            raise LiveError(f"handoff {self.handoff_id}: {exc}") from None
 
 
 class DestinationReserved(NamedTuple):
