@@ -110,22 +110,25 @@ def test_handoff_23_activation_acknowledged_after_the_timeout() -> None:
     """The destination is active already when the cleanup reaches it."""
 
     async def main(clock: VirtualClock) -> None:
-        source_engine = start_source(clock, speedup_ratio=SLOW)
+        source_engine = start_source(clock, speedup_ratio=SLOW, kv_transfer_bytes_per_token=1_050_000)
         stages = Stages()
         engine = start_destination(clock, RankConfig(output_buffering="full"), observer=stages, speedup_ratio=SLOW)
         busy = await clock.until_done(engine.submit(ask(40)))
-        await clock.advance_ms(0.3)  # so the transfer ends in a pass, which ends after the deadline
-        sessions = source_engine.handoff_sessions(session_timeout_ms=10.5)
+        await clock.advance_ms(0.3)
+        # Reserved at 11, transferred at 19.4, over at 19.7; the pass at the destination ends at 20.
+        sessions = source_engine.handoff_sessions(session_timeout_ms=11.0)
         source = sessions.offer(OWN, ask(9, prompt_tokens=8))
         destination, stream = engine.join_handoff(OWN, ask(9, prompt_tokens=8), sessions.connect(OWN))
         result = await clock.until_done(source.completed())
-        assert (result.succeeded, result.error, result.delay_ms) == (False, "timed out", 8.0)
+        assert (result.succeeded, result.error, result.delay_ms) == (False, "timed out", 8.4)
         assert (await clock.until_done(destination.completed())).error == "the source gave up"
         assert stages.seen[-2:] == [
-            (HandoffStage.DESTINATION_ACTIVATED, 19.0),
-            (HandoffStage.DESTINATION_CANCELLED, 19.0),
+            (HandoffStage.DESTINATION_ACTIVATED, 20.0),
+            (HandoffStage.DESTINATION_CANCELLED, 21.0),
         ]
-        assert await clock.until_done(read_all(stream)) == []
+        assert [(signal.t_ms, signal.completed) for signal in await clock.until_done(read_all(stream))] == [
+            (21.0, False)
+        ]
         await clock.until_done(asyncio.gather(read_all(busy), sessions.shutdown()))
         await drain_and_stop(clock, source_engine, engine)
 
