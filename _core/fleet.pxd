@@ -27,6 +27,7 @@ cdef enum Stage:
     STAGE_ARRIVALS = 2
     STAGE_RUN = 3
     STAGE_AGAIN = 4
+    STAGE_OVER = 6               # disaggregated: nothing is left to do at this instant
     STAGE_SETTLE = 5             # disaggregated: facts, transfers and commands until nothing is left
 
 
@@ -48,6 +49,7 @@ cdef class Fleet:
     cdef readonly double prefill_worker_seconds   # disaggregated: of prefill workers
     cdef readonly Disaggregation handoffs    # None: all workers are the same
     cdef bint disaggregated
+    cdef bint ran                        # disaggregated: passes were started in this round
     cdef readonly int64_t num_arrived
     cdef double horizon_ms               # rows due before this have all been handed over
     cdef double sample_ms                # next telemetry sample; INFINITY = none

@@ -304,6 +304,8 @@ cdef class Fleet:
         cdef int32_t i
         if not -1 <= worker < self.num_workers:
             raise ValueError(f"no worker {worker}")
+        if self.disaggregated:
+            self.handoffs.collect(self.now_ms)
         with nogil:
             for i in range(self.num_workers):
                 if worker == -1 or worker == i:
@@ -469,7 +471,21 @@ cdef class Fleet:
                     return FLEET_ENDS
             if self.stage == STAGE_SETTLE:
                 self.settle()
-                self.stage = STAGE_RUN
+                if not self.ran:
+                    # What follows from an end comes in before passes start; rows whose own time it is come after.
+                    if self.tell_ends():
+                        self.stage = STAGE_ARRIVALS
+                        return FLEET_ENDS
+                    self.stage = STAGE_RUN
+                    continue
+                # The round is over: once more from the start while anything is left to do at this instant.
+                self.ran = False
+                self.stage = STAGE_ENDS if self.unsettled() else STAGE_OVER
+                # Rows of this instant are counted in its sample, and their passes are not: so does the reference.
+                if 0.0 < self.sample_ms <= self.now_ms:
+                    self._account()
+                    return FLEET_SAMPLE
+                continue
             if self.stage == STAGE_ARRIVALS:
                 status = self.hand_over()
                 if status != 0:
@@ -485,26 +501,18 @@ cdef class Fleet:
                 else:
                     self.run_machines()
                 self.find_ends()
-                self.stage = STAGE_AGAIN
+                self.stage, self.ran = STAGE_AGAIN, True
                 # The sample of time 0 is the baseline: it comes when that instant is over.
                 if self.first_round and 0.0 < self.sample_ms <= self.now_ms and not self.disaggregated:
                     self._account()
                     return FLEET_SAMPLE
-            if self.disaggregated:
-                if self.unsettled():
-                    self.stage = STAGE_SETTLE
+            if self.stage == STAGE_AGAIN:
+                self.first_round = False
+                self.stage = STAGE_ARRIVALS
+                if self.tell_ends():
+                    return FLEET_ENDS
+                if self.disaggregated or self.arrivals.next_due() <= self.now_ms:
                     continue
-                if self.first_round and 0.0 < self.sample_ms <= self.now_ms:
-                    self.first_round = False
-                    self._account()
-                    return FLEET_SAMPLE
-            self.first_round = False
-            self.stage = STAGE_ARRIVALS
-            if self.tell_ends():
-                return FLEET_ENDS
-            if self.arrivals.next_due() <= self.now_ms or (
-                    self.disaggregated and self.leaving.next_due() <= self.now_ms):
-                continue
             self.first_round = True
             self.stage = STAGE_PICK
             if self.sample_ms <= self.now_ms:
@@ -537,9 +545,12 @@ cdef class Fleet:
             self._note_event()
 
     cdef bint unsettled(self) except -1 nogil:
-        """Whether something happened that handoffs have not seen to."""
-        self.handoffs.collect(self.now_ms)
-        return self.handoffs.commands.count > 0 or self.handoffs.next_transfer() <= self.now_ms
+        """Whether a machine has anything to do now."""
+        cdef int32_t i
+        for i in range(self.num_workers):
+            if _deadline(<Machine>self.workers[i]) <= self.now_ms:
+                return True
+        return False
 
     cdef int give(self, Envelope* envelope) except -1 nogil:
         """Have a machine apply a command, and hear what it says."""
@@ -588,7 +599,7 @@ cdef class Fleet:
         for i in range(self.num_workers):
             if _deadline(<Machine>self.workers[i]) <= self.now_ms:
                 self._note_event()
-                (<Machine>self.workers[i]).pump(self.now_ms, True, False, True)
+                (<Machine>self.workers[i]).pump(self.now_ms, True, False, not self.disaggregated)
         return 0
 
     cdef int hand_over(self) except -1 nogil:

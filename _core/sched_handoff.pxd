@@ -14,6 +14,7 @@ cdef class HandoffScheduler(PolicyScheduler):
 
     cdef int32_t ownership_of(self, int32_t slot) noexcept nogil
     cdef int queue_activated(self, int32_t slot) except -1 nogil
+    cdef int32_t first_materialised(self) noexcept nogil
     cdef bint gates_fresh(self) noexcept nogil
     cdef void stall_if_waiting(self) noexcept nogil
     cdef int submit_prefill(self, Envelope* envelope) except -1 nogil

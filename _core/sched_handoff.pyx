@@ -32,8 +32,18 @@ cdef class HandoffScheduler(PolicyScheduler):
         return OWN_NONE if owned == 0 else self.handoffs.entries[owned - 1].state
 
     cdef bint gates_fresh(self) noexcept nogil:
-        """Who has still to get blocks for a prompt must not take those that the head of the line waits for."""
+        """While somebody is in line for blocks, only who has them may enter: others would take what the head waits for."""
         return self.handoffs.num_pending > 0
+
+    cdef int32_t first_materialised(self) noexcept nogil:
+        """The first that waits and has its blocks, NONE when nobody does."""
+        cdef int64_t i
+        cdef int32_t slot
+        for i in range(self.num_waiting):
+            slot = self.waiting[(self.waiting_head + i) & self.waiting_mask]
+            if self.requests.slots[slot].status == STATUS_MATERIALISED:
+                return slot
+        return NONE
 
     # -- readiness --------------------------------------------------------------------------------
 
@@ -44,8 +54,8 @@ cdef class HandoffScheduler(PolicyScheduler):
         return self.num_running > 0 or self.num_waiting > 0 or self.handoffs.num_owned > 0
 
     cdef void stall_if_waiting(self) noexcept nogil:
-        """A pass had no effect: where something outside can change that, no other pass is due until it does."""
-        self.stalled = self.handoffs.waits_outside()
+        """A pass had no effect: where handoffs may bring something that changes that, no other pass is due until they do."""
+        self.stalled = self.handoffs.num_owned > 0
 
     # -- commands ---------------------------------------------------------------------------------
 

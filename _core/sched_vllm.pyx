@@ -192,7 +192,12 @@ cdef class VllmScheduler(HandoffScheduler):
         self.open_queue()
         # An admission itself may preempt: what a look-up counts as held may not be what is reused of it.
         while not self.preempted and self.num_running < self.max_num_seqs and self.any_candidate():
-            slot = self.candidate()
+            if self.gates_fresh():
+                slot = self.first_materialised()
+                if slot == NONE:
+                    break
+            else:
+                slot = self.candidate()
             verdict = self.consider(slot, defer_prefill)
             if verdict == ENTRY_REJECTED:
                 continue
@@ -204,8 +209,8 @@ cdef class VllmScheduler(HandoffScheduler):
             budget_before = self.budget
             if self.schedule(slot, True) != SCHEDULED:
                 break
-            if self.preempted:
-                self._take_out(slot)     # its victims stand before it now
+            if self.preempted or slot != self.candidate():
+                self._take_out(slot)     # others stand before it
             else:
                 self.pop_waiting()
             self.push_running(slot)
@@ -234,8 +239,6 @@ cdef class VllmScheduler(HandoffScheduler):
         if request.status == STATUS_MATERIALISED:
             self.cached_tokens = 0       # it has its blocks
             return ENTRY_OPEN
-        if self.gates_fresh():
-            return ENTRY_WAITS
         self.look_up(request)
         self.cap_reuse(request, request.n_out - request.gen > 0, self.num_drafts > 0)
         need = ceil_div(length, self.block_size) - self.active_cached_tokens // self.block_size

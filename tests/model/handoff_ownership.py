@@ -158,18 +158,23 @@ class OwnershipModel:
         self.in_pass = True
         admitted: list[Owned] = []
         free = self.num_blocks - self.active_blocks
-        while self.queue and len(admitted) < self.max_num_seqs:
-            head = self.queue[0]
+        while len(admitted) < self.max_num_seqs:
+            # While somebody is in line, only who has blocks may enter.
+            candidates = [owned for owned in self.queue if owned.state == "active" or not self.line]
+            if not candidates:
+                break
+            head = candidates[0]
             if head.state != "active":
                 if head.blocks > self.num_blocks:
-                    self.queue.pop(0)
+                    self.queue.remove(head)
                     self.owned.remove(head)
                     self.generation += 1
                     continue
-                if self.line or head.blocks > free:
+                if head.blocks > free:
                     break
                 free -= head.blocks
-            admitted.append(self.queue.pop(0))
+            self.queue.remove(head)
+            admitted.append(head)
         for owned in admitted:
             self.generation += 1
             if owned.state == "source pending":

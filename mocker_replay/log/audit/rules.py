@@ -85,6 +85,15 @@ RULES: Final[dict[str, Rule]] = {
     "summary": Rule(_T, "the summary follows from the lines"),
 }
 
+# Of logs with prefill and decode workers; of the others only those in OF_ROLES are held there.
+HANDOFF_RULES: Final[dict[str, Rule]] = {
+    "handoff": Rule(_R, "stages of a handoff come once, in order, at the workers of their roles"),
+    "handoff-tokens": Rule(_R, "tokens of a stage are those of the prompt, those it lacks, or those that are charged"),
+    "handoff-time": Rule(_R, "a transfer takes what the prefill configuration says"),
+    "handoff-end": Rule(_R, "who decodes was activated; what is held of a request is given back, and nothing follows its end"),
+}
+OF_ROLES: Final = frozenset({"form", "seq", "footer", "digest", "left-over", *HANDOFF_RULES})
+
 
 def decided_by(level: EventLevel) -> frozenset[str]:
     """Rules that a log of this level can decide."""
