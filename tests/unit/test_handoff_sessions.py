@@ -17,7 +17,10 @@ from mocker_replay.live import (
     LiveError,
     NotRunning,
     SourceHandoff,
+    SourceHeld,
 )  # fmt: skip
+from mocker_replay.live.handoff.facts import HandoffSettings
+from mocker_replay.live.handoff.inbox import Inbox
 from mocker_replay.live.handoff.result import CLEANUP_MS
 from mocker_replay.live.handoff.sessions import RENDEZVOUS_MS, RETIRED_MS, SCAN_MS
 from mocker_replay.live.handoff.transport import (
@@ -30,6 +33,7 @@ from mocker_replay.live.handoff.transport import (
     Refused,
     Reserved,
 )
+from mocker_replay.live.operations import Operation
 from tests.support.handoffs import OWN, drain_and_stop, owned, start_destination, start_source
 from tests.support.live import SLOW, ask, rank_of, read_all, tokens_of
 from tests.support.virtual_loop import VirtualClock, run_virtual
@@ -435,17 +439,36 @@ def test_of_what_happens_at_once_the_first_in_the_order_counts(first: int) -> No
 
 
 def test_a_held_fact_waits_for_its_own_acknowledgement() -> None:
-    """The fact comes over its lane before the task that waits for the submission has had its turn."""
-
     async def main(clock: VirtualClock) -> None:
-        engine = start_source(clock, timing_model={"type": "fixed", "prefill_ms": 0.0, "decode_ms": 0.0})
-        sessions = engine.handoff_sessions()
-        source = sessions.offer(OWN, ask(prompt_tokens=8))
-        peer = Peer(clock, sessions.connect(OWN))
+        engine, sessions, source, peer = session(clock)
+        early = SourceHeld(OWN, HandoffSettings().timing(8), 0.0)
+        assert source.events._facts.try_send(early)
         await peer.until_transfer()
+        assert clock.now_ms() < 10.0  # and not when the prefill is done: the fact was kept
         await peer.answer("activate_destination")
         assert (await clock.until_done(source.completed())).succeeded
         await finish(clock, sessions, engine)
+
+    run_virtual(main)
+
+
+def test_nobody_waits_for_actions_that_a_cleanup_overtook() -> None:
+    async def main(clock: VirtualClock) -> None:
+        inbox = Inbox(clock, clock.now_ns())
+        overtaken, other = Operation(), Operation()
+        ended: list[str] = []
+        inbox.follow(overtaken, lambda applied, text: ended.append("overtaken"))
+        await clock.settle()
+        inbox.stop_actions()
+        inbox.follow(other, lambda applied, text: ended.append("other"))
+        await clock.settle()
+        for operation in (overtaken, other):
+            operation._resolve(True)
+        await clock.settle()
+        while inbox.others:
+            inbox.others.popleft()()
+        assert ended == ["other"]
+        await inbox.close()
 
     run_virtual(main)
 
