@@ -254,7 +254,8 @@ class Signal(NamedTuple):
     def __repr__(self) -> str:
         return (
             f"Signal(client_id={self.client_id}, position={self.position}, token_id={self.token_id}, "
-            f"completed={self.completed}, reason={self.reason!r}, t_ms={self.t_ms}, observed_ms={self.observed_ms})"
+            f"completed={self.completed}, reason={self.reason!r}, t_ms={self.t_ms}, observed_ms={self.observed_ms}, "
+            f"handoff_delay_ms={self.handoff_delay_ms})"
         )
 
 
