@@ -31,6 +31,7 @@ cdef class PrefixIndex:
     cdef int64_t table_used
 
     cdef int64_t first_block(self, int64_t depth) noexcept nogil
+    cdef int64_t node_end(self, int64_t block) noexcept nogil
     cdef int32_t child(self, int32_t parent, uint64_t key) except -1 nogil
     cdef int32_t private_node(self, int32_t parent) except -1 nogil
     cdef void hold(self, int32_t node) noexcept nogil
