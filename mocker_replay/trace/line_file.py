@@ -6,6 +6,7 @@ directory). Standard input and pipes are spooled into a temporary file. Never lo
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import stat
@@ -17,6 +18,7 @@ from typing import IO, Final
 
 from blake3 import blake3
 
+from mocker_replay._core.mooncake_lines import line_end
 from mocker_replay.trace.faults import whole_file_error
 
 READ_BYTES: Final = 256 * 1024
@@ -34,12 +36,17 @@ _MAGIC: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LineBlock:
-    """Consecutive lines without their line feeds."""
+    """Consecutive lines, the line feed of the last one left out."""
 
     first_line: int  # 1-based
-    lines: list[bytes]
+    text: bytes
+
+    @functools.cached_property
+    def lines(self) -> list[bytes]:
+        """Each line without its line feed."""
+        return self.text.split(b"\n")
 
 
 class LineFile:
@@ -76,15 +83,18 @@ class LineFile:
                     raise whole_file_error(self.shown_path, "a line must be shorter than 64 MiB", line)
                 continue
             parts.append(chunk[:cut])
-            lines = b"".join(parts).split(b"\n")
+            text = b"".join(parts)
             parts = [chunk[cut + 1 :]]
             num_pending = len(parts[0])
-            for at in range(0, len(lines), max_lines):
-                yield LineBlock(line + at, lines[at : at + max_lines])
-            line += len(lines)
+            at = 0
+            while at <= len(text):
+                end, num_lines = line_end(text, at, max_lines)
+                yield LineBlock(line, text[at:end])
+                line += num_lines
+                at = end + 1
         last = b"".join(parts)
         if last:
-            yield LineBlock(line, [last])
+            yield LineBlock(line, last)
         self.digest = hasher.hexdigest()
 
     def _chunks(self) -> Iterator[bytes]:

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from mocker_replay._core.mooncake_lines import MooncakeLines
 from mocker_replay.trace.base import Int64s, RowBatch, TraceFacts, Uint64s
 from mocker_replay.trace.faults import FaultList, whole_file_error
 from mocker_replay.trace.line_file import LineFile
@@ -30,6 +31,7 @@ class MooncakeTrace:
         self._file = file
         self._rules = rules
         self._facts: TraceFacts | None = None
+        self._scanner = MooncakeLines()
         self._first_private_id = 0  # above all ids of the file, once scanned
 
     def __enter__(self) -> MooncakeTrace:
@@ -54,7 +56,7 @@ class MooncakeTrace:
         sessions = SessionTable(self._rules, faults)
         first_row, next_private_id = 0, self._first_private_id
         for block in self._file.blocks(max_rows):
-            columns = read_columns(block, self._rules, faults, is_checked=True)
+            columns = read_columns(block, self._rules, faults, self._scanner, is_checked=True)
             batch = self._batch(columns, sessions, first_row, next_private_id)
             if faults:
                 break
@@ -70,7 +72,7 @@ class MooncakeTrace:
         sessions = SessionTable(self._rules, faults)
         tally = Tally()
         for block in self._file.blocks(SCAN_ROWS):
-            columns = read_columns(block, self._rules, faults)
+            columns = read_columns(block, self._rules, faults, self._scanner)
             tally.add(columns, num_trace_blocks(columns.input_tokens, self._rules.trace_block_size))
             sessions.place(columns)
         sessions.finish()
