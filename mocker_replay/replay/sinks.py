@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
@@ -28,7 +28,6 @@ from mocker_replay.replay.result import ReplayResult
 from mocker_replay.report.telemetry import TelemetrySampler
 from mocker_replay.trace import TraceFacts
 
-_RECORDS_PER_WRITE = 512
 # Output token ids in the hashes of generated blocks come from this seed and the request's name.
 _TOKEN_SEED = 0
 
@@ -135,6 +134,11 @@ class Sinks:
         return self._log is not None and self._level == "kv"
 
     @property
+    def wants_passes(self) -> bool:
+        """Whether passes are read one by one."""
+        return self._log is not None and self._level != "requests"
+
+    @property
     def wants_samples(self) -> bool:
         """Whether telemetry is sampled."""
         return self._samples
@@ -214,8 +218,8 @@ class Sinks:
             self._log.close(cut=result.facts.cut, interrupted=result.facts.interrupted, stopped=stopped, wall=wall)
             self._log = None
         if "requests" in self._streams:
-            for chunk in _chunks(result):
-                self._streams["requests"].write(chunk)
+            for lines in result.record_lines():
+                self._streams["requests"].write(lines)
         if "summary" in self._streams:
             option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
             self._streams["summary"].write(orjson.dumps(result.summary, option=option))
@@ -227,14 +231,3 @@ def generated_tokens(name: str, first: int, stop: int) -> bytes:
     """Tokens first..stop that a request of this name generates, as little-endian 32-bit words."""
     tokens = deterministic_output_tokens(_TOKEN_SEED, name, stop - first, first=first)
     return b"".join(token.to_bytes(4, "little") for token in tokens)
-
-
-def _chunks(result: ReplayResult) -> Iterator[bytes]:
-    """Records as JSON lines, some at a time."""
-    lines: list[bytes] = []
-    for record in result.records():
-        lines.append(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
-        if len(lines) == _RECORDS_PER_WRITE:
-            yield b"".join(lines)
-            lines.clear()
-    yield b"".join(lines)
