@@ -36,6 +36,7 @@ cdef enum EventKind:
     EV_DECISION = 22      # of a policy, where it departs from first come, first served: a=Decision b=the request that would
                           # have been chosen (-1 none) e=token budget f=length of the reason c,d=words: its text.
                           # Placement: b=worker e=rank of round robin
+    EV_QUIET_PASS = 23    # in the place of all records of a rank's pass that ended, where nobody reads passes: as EV_RANK_END
 
 
 cdef enum CommandKind:

@@ -49,6 +49,7 @@ cdef class Fleet:
     cdef bint wake_on_end
     cdef bint external_placement
     cdef readonly bint external          # the caller's shells move the machines and own the lanes
+    cdef bint quiet                      # nobody reads passes: quiet ones are taken at once
     cdef int32_t next_to_move            # external: of the current stage
     cdef readonly int32_t moving_worker  # external: after "move", who is to move
     cdef readonly bint hold_boundary     # external: and whether it stops at a pass boundary
@@ -60,6 +61,7 @@ cdef class Fleet:
     cdef int64_t ended_capacity
 
     cdef int run(self, double until_ms, Py_ssize_t max_records) except -1 nogil
+    cdef int pass_quietly(self, double until_ms, Py_ssize_t max_records) except -1 nogil
     cdef double next_instant(self) noexcept nogil
     cdef int _note_event(self) noexcept nogil
     cdef int _account(self) noexcept nogil

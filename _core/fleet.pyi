@@ -44,6 +44,7 @@ class Fleet:
         wake_on_end: bool = False,
         external_placement: bool = False,
         external: bool = False,
+        quiet: bool = False,
     ) -> Fleet: ...
     def push_rows(
         self,

@@ -91,10 +91,12 @@ cdef class Fleet:
             `moving_worker`, which is to run at reading `now_ms` until it has to wait (`hold_boundary`: at a pass boundary,
             too); "place" for every row that is due, taken with `take_next`; "cancel" for every client that leaves,
             taken with `take_cancel`. Shells that run freely call `note_now` in place of `advance`.
+        quiet: nobody reads the records of passes or gauges. Passes in which nothing but steady decode happens then leave
+            one QUIET_PASS record each, which says what a collector has to know.
     """
 
     def __cinit__(self, machines, EventBuffer out not None, *, bint telemetry=False, bint wake_on_end=False,
-                  bint external_placement=False, bint external=False):
+                  bint external_placement=False, bint external=False, bint quiet=False):
         cdef Py_ssize_t i
         self.machines = tuple(machines)
         self.num_workers = <int32_t>len(self.machines)
@@ -103,6 +105,7 @@ cdef class Fleet:
         self.out = out
         self.telemetry, self.wake_on_end = telemetry, wake_on_end
         self.external_placement, self.external = external_placement, external
+        self.quiet = quiet and not telemetry and not external
         self.arrivals = Arrivals()
         self.leaving = Cancellations()
         self.moving_worker = -1
@@ -385,6 +388,8 @@ cdef class Fleet:
         cdef int status
         while True:
             if self.stage == STAGE_PICK:
+                if self.quiet:
+                    self.pass_quietly(until_ms, max_records)
                 if self.out.count >= max_records:
                     return FLEET_FULL
                 at = self.next_instant()
@@ -432,6 +437,29 @@ cdef class Fleet:
             self.stage = STAGE_PICK
             if self.sample_ms <= self.now_ms:
                 return FLEET_SAMPLE
+
+    cdef int pass_quietly(self, double until_ms, Py_ssize_t max_records) except -1 nogil:
+        """Take instants at which one machine's pass ends and the next starts, and nothing else is due to happen."""
+        cdef double before_ms = min(min(self.arrivals.next_due(), self.leaving.next_due()),
+                                    min(self.sample_ms, self.horizon_ms))
+        cdef double first_ms, second_ms, at
+        cdef int32_t i
+        cdef int32_t worker = 0
+        while self.out.count < max_records:
+            first_ms = second_ms = INFINITY
+            for i in range(self.num_workers):
+                at = _deadline(<Machine>self.workers[i])
+                if at < first_ms:
+                    first_ms, second_ms, worker = at, first_ms, i
+                elif at < second_ms:
+                    second_ms = at
+            if not first_ms < min(before_ms, second_ms) or first_ms > until_ms:
+                break
+            if not (<Machine>self.workers[worker]).pass_quietly():
+                break
+            self.now_ms = max(self.now_ms, first_ms)
+            self._note_event()
+        return 0
 
     cdef bint tell_ends(self) except -1 nogil:
         """Whether requests ended that the workload waits for."""

@@ -16,8 +16,8 @@ from libc.string cimport memmove
 from .block_pool cimport POOL_OK, BlockPool
 from .chacha cimport chacha_next_u64, chacha_seed
 from .event_buffer cimport (
-    EV_ADMISSION, EV_CUT, EV_PREEMPTION, EV_PREFILL, EV_RANK_START, REASON_BURST_OVER_POOL, REASON_GROWTH_OVER_POOL,
-    REASON_MODEL_LEN, REASON_OUTPUT_LENGTH, REASON_PROMPT_OVER_BUDGET, REASON_PROMPT_OVER_MODEL_LEN,
+    EV_ADMISSION, EV_CUT, EV_PREEMPTION, EV_PREFILL, EV_QUIET_PASS, EV_RANK_START, REASON_BURST_OVER_POOL,
+    REASON_GROWTH_OVER_POOL, REASON_MODEL_LEN, REASON_OUTPUT_LENGTH, REASON_PROMPT_OVER_BUDGET, REASON_PROMPT_OVER_MODEL_LEN,
     REASON_PROMPT_OVER_POOL, TERM_COMPLETED, TERM_FAILED, TERM_REJECTED, WANT_KV, WANT_PREFILL, WANT_TOKENS, Event,
     EventBuffer,
 )
@@ -175,7 +175,8 @@ cdef class VllmScheduler(PolicyScheduler):
         cdef int64_t length, need, budget_before
         cdef Request* request
         cdef Event* event
-        if self.preempted or self.num_running >= self.max_num_seqs or self.num_waiting == 0:
+        self.head_blocked = self.num_running >= self.max_num_seqs
+        if self.preempted or self.head_blocked or self.num_waiting == 0:
             return 0
         self.open_queue()
         # An admission itself may preempt: what a look-up counts as held may not be what is reused of it.
@@ -194,6 +195,7 @@ cdef class VllmScheduler(PolicyScheduler):
             self.cap_reuse(request, request.n_out - request.gen > 0, self.num_drafts > 0)
             need = ceil_div(length, self.block_size) - self.active_cached_tokens // self.block_size
             if need > self.pool.num_blocks - self.pool.active():
+                self.head_blocked = True
                 break
             if defer_prefill and length - self.cached_tokens > 1:
                 break
@@ -215,6 +217,8 @@ cdef class VllmScheduler(PolicyScheduler):
                 self._publish_prefill(request)
             if self.budget == budget_before and self.budget == 0:
                 break
+        if self.num_running >= self.max_num_seqs:
+            self.head_blocked = True
         return 0
 
     cdef int schedule(self, int32_t slot, bint from_waiting) except -1 nogil:
@@ -551,6 +555,43 @@ cdef class VllmScheduler(PolicyScheduler):
                     break
             accepted += 1
         return accepted
+
+    # -- quiet passes -----------------------------------------------------------------------------
+
+    cdef bint pass_quietly(self, double end_ms, EventBuffer out) except -1 nogil:
+        """End the pass in flight and compute the next one when both are steady decode and nothing else.
+
+        The next pass is as `execute` would have it: all requests that run are steady, and nobody can be admitted. A head
+        that was blocked stays so, since decoding takes blocks and gives none back, and what it evicts is at most what
+        the head could have reused. False: not of this kind, nothing changed.
+        """
+        cdef double duration_ms
+        cdef Event* event
+        if (self.num_steady == 0 or self.num_steady != self.num_running or self.end_events.count > 0 or self.want != 0
+                or self.has_policy or self.num_waiting > 0 and not self.head_blocked):
+            return False
+        duration_ms = self.timing.decode_or_nan(self.num_steady, <int64_t>self.lengths.total, self.kv_capacity_tokens)
+        self.budget = self.max_num_batched_tokens
+        # NaN, too, is not larger.
+        if not end_ms + duration_ms > end_ms or not self.steady_step_fits():
+            return False
+        event = out.emplace(EV_QUIET_PASS, end_ms, self.worker, self.rank, NONE)
+        event.x = self.previous_end_ms
+        event.a, event.b, event.c = self.tokens_emitted, self.consecutive_emitters, self.emitters
+        event.d, event.e, event.f = self.prefill_tokens, self.forwards, self.forward_tokens
+        self.before_previous_end_ms = self.previous_end_ms
+        self.previous_end_ms = end_ms
+        self.begin_pass(end_ms)
+        self.preempted = False
+        self.schedule_steady()
+        self.capacity_bound = self.num_waiting > 0
+        self.pass_end_ms = end_ms + duration_ms
+        self.emit_steady()
+        if self.num_leaving > 0:
+            self._end_steady()
+        self.computed = True
+        self.passes_without_gain = 0
+        return True
 
     # -- cadence and dead ends --------------------------------------------------------------------
 

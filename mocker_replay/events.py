@@ -37,6 +37,7 @@ class EventKind(enum.IntEnum):
     INTERNAL_WORK = 20
     CUT = 21
     DECISION = 22
+    QUIET_PASS = 23
 
 
 class Decision(enum.IntEnum):

@@ -86,6 +86,7 @@ class RunBooks:
             wake_on_end=self.workload.wakes,
             external_placement=self.router is not None or self.placement is not None,
             external=external,
+            quiet=not (external or wants_kv or sinks.wants_passes or sinks.wants_samples or self.placement is not None),
             block_tokens=sinks.block_tokens if wants_kv else None,
             policy=policy.scheduling,
         )

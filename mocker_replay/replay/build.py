@@ -19,6 +19,7 @@ def build_fleet(
     wake_on_end: bool,
     external_placement: bool = False,
     external: bool = False,
+    quiet: bool = False,
     block_tokens: BlockTokens | None = None,
     policy: SchedulingPolicy | None = None,
 ) -> Fleet:
@@ -26,7 +27,7 @@ def build_fleet(
 
     Args:
         want: optional records somebody reads (`Want` bits of the event buffer).
-        external: the caller's own shells move the machines.
+        external: the caller's own shells move the machines. quiet: nobody reads records of passes and gauges.
         block_tokens: generated tokens for the hashes of cache events; needed with WANT_KV.
         policy: asked by all ranks; None is first come, first served.
 
@@ -45,5 +46,5 @@ def build_fleet(
     ]  # fmt: skip
     return Fleet(
         machines, out, telemetry=telemetry, wake_on_end=wake_on_end, external_placement=external_placement,
-        external=external,
+        external=external, quiet=quiet,
     )  # fmt: skip
