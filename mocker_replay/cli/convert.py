@@ -13,6 +13,7 @@ import typer
 
 from mocker_replay.cli import flags
 from mocker_replay.cli.console import plain, warn
+from mocker_replay.cli.reading import open_by_flags
 from mocker_replay.cli.run import transforms_of
 from mocker_replay.errors import ExitCode, Fault, UsageError
 from mocker_replay.outputs import refuse_overwriting
@@ -25,6 +26,7 @@ _LABEL_WIDTH: Final = 12
 
 
 def convert(
+    ctx: typer.Context,
     trace: flags.Trace,
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="OUT", help="Trace to write, .gz and .zst compressed, or -.")
@@ -45,7 +47,6 @@ def convert(
     TRACE itself never. Exit codes: 0 written, 2 faults or bad usage; nothing is written then.
     """
     from mocker_replay.outputs import open_output
-    from mocker_replay.trace import open_trace
     from mocker_replay.trace.mooncake_writer import MooncakeWriter
     from mocker_replay.trace.transforms import transformed
 
@@ -54,17 +55,7 @@ def convert(
     if faults:
         raise UsageError.of(faults)
     refuse_overwriting("--output", output, {"the trace": trace})
-    opened: Any = open_trace(
-        trace,
-        trace_format=trace_format,
-        trace_block_size=512 if trace_block_size is None else trace_block_size,
-        timestamp_unit=timestamp_unit,  # type: ignore[arg-type]  # open_trace checks the words
-        closed_loop=closed_loop,
-        missing_timestamps=missing_timestamps,  # type: ignore[arg-type]
-        surplus_hash_ids=surplus_hash_ids,  # type: ignore[arg-type]
-        missing_hash_ids=missing_hash_ids,  # type: ignore[arg-type]
-    )
-    source: TraceSource = transformed(opened, transforms)
+    source = transformed(open_by_flags(trace, ctx.params), transforms)
     try:
         facts = source.scan()
         writer = MooncakeWriter()
