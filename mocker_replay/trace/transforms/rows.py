@@ -55,7 +55,7 @@ def _ids_of(batch: RowBatch, chosen: Int64s, lengths: Int64s, offsets: Int64s) -
 
 def held(batches: Iterator[RowBatch]) -> Iterator[RowBatch]:
     """All rows as one batch, for what needs them together; none if there is no row."""
-    rows = list(batches)
+    rows = [batch for batch in batches if len(batch)]
     if rows:
         yield concatenate(rows)
 
