@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.command import call
+
 BAD = """\
 {"timestamp": 0, "input_length": "600", "output_length": 3, "hash_ids": [1, 2, 3]}
 {"timestamp": 9, "hash_ids": [1, 2], "output_length": 5}
@@ -30,8 +32,7 @@ warning: the whole trace spans 9 ms; are its timestamps really in ms (--timestam
 
 
 def check(trace: str | Path, *argv: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mocker_replay", "check", str(trace), *map(str, argv)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, input=stdin)
+    return call("check", trace, *argv, stdin=stdin)
 
 
 @pytest.fixture
@@ -55,7 +56,8 @@ def test_the_copy_is_written_profiled_and_passes(bad: Path, tmp_path: Path) -> N
 
 
 def test_the_copy_on_standard_output_is_alone_there() -> None:
-    done = check("-", "--fix", "-", stdin=BAD)
+    command = [sys.executable, "-m", "mocker_replay", "check", "-", "--fix", "-"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, input=BAD)
     assert (done.returncode, done.stdout) == (0, FIXED)
     assert done.stderr == TOLD.format(path="<stdin>", out="standard output")
 

@@ -12,6 +12,8 @@ import pytest
 import zstandard
 from blake3 import blake3
 
+from tests.support.command import call
+
 ROOT = Path(__file__).resolve().parents[2]
 CHAT = ROOT / "traces" / "chat-shared-prefix.jsonl"
 TRANSFORMS = ["--transform", "window=0:20s", "--transform", "sample=0.5,seed=7"]
@@ -23,11 +25,6 @@ CANONICAL = (
     '{"timestamp":1500,"input_length":600,"output_length":3,"hash_ids":[1,2]}\n'
     '{"timestamp":2000,"input_length":512,"output_length":40,"hash_ids":[1],"session_id":"a"}\n'
 )
-
-
-def call(*argv: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mocker_replay", *map(str, argv)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, input=stdin)
 
 
 @pytest.fixture
@@ -54,8 +51,9 @@ def test_rows_go_to_a_file_and_what_was_done_to_standard_error(good: Path, tmp_p
     assert (tmp_path / "again.jsonl").read_text() == CANONICAL
 
 
-def test_standard_output_and_input(good: Path) -> None:
-    done = call("convert", "-", "-o", "-", "--timestamp-unit", "s", "-q", stdin=GOOD)
+def test_standard_output_and_input() -> None:
+    command = [sys.executable, "-m", "mocker_replay", "convert", "-", "-o", "-", "--timestamp-unit", "s", "-q"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, input=GOOD)
     assert (done.returncode, done.stdout) == (0, CANONICAL)
     assert done.stderr == "warning: fields that mean nothing here were ignored: note\n"
 
