@@ -20,6 +20,7 @@ from mocker_replay.errors import ClosedPipe, ExitCode, MockerReplayError, Output
 VERBS = {
     "run": "Replay a trace and print a summary.",
     "check": "Find every fault of a trace in one pass and profile it.",
+    "convert": "Write a trace, transformed if asked for, in its canonical form.",
     "synth": "Write a synthetic workload as a trace.",
     "compare": "Run variants of an engine on one trace and judge what differs.",
     "golden": "Record runs, check fresh ones against them, update what has changed.",

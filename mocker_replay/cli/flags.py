@@ -156,6 +156,21 @@ SurplusHashIds = Annotated[
 MissingHashIds = Annotated[
     str, typer.Option(metavar="refuse|private", rich_help_panel=_TRACE, help="Prompt blocks without a hash id.")
 ]
+ClosedLoop = Annotated[
+    bool,
+    typer.Option("--closed-loop", rich_help_panel=_TRACE, help="Read as for a run with --replay-concurrency."),
+]
+Transforms = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--transform",
+        metavar="NAME[=VALUE]",
+        rich_help_panel=_TRACE,
+        help="Change the rows, in the order given: window=0:60s, limit-rows=N, sample=0.1,seed=7, scale-arrivals=2, "
+        "scale-delays, scale-input, scale-output, cap-gap-ms, cap-delay-ms, shuffle-ties=SEED, renumber-hash-ids, "
+        "renumber-request-ids: docs/transforms.md. May be given again.",
+    ),
+]
 
 SlaTtftMs = Annotated[float | None, typer.Option(rich_help_panel=_GOALS, help="Goodput: bound on time to first token.")]
 SlaItlMs = Annotated[float | None, typer.Option(rich_help_panel=_GOALS, help="Goodput: bound on a request's mean gap.")]

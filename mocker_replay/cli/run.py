@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import typer
@@ -22,6 +22,7 @@ from mocker_replay.config.origin import nearest
 from mocker_replay.errors import ConfigError, Fault, UsageError
 
 EVENT_LEVELS = ("requests", "passes", "tokens", "kv")
+TRANSFORM_FLAG = "--transform"
 OUTPUTS = ("events", "requests", "summary", "telemetry")
 # Flags that set a key of the engine configuration, where the name of the key is another.
 _KEY_OF_FLAG = {"seed": "aic_mtp_seed"}
@@ -36,7 +37,7 @@ _ENGINE_FLAGS = (
 _OPTION_FLAGS = (
     "num_workers", "router_mode", "kv_event_lag_ms", "replay_concurrency", "arrival_speedup_ratio", "max_sim_time_ms",
     "trace_format", "trace_block_size", "timestamp_unit", "missing_timestamps", "surplus_hash_ids", "missing_hash_ids",
-    "sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms", "policy", "policy_option",
+    "transform", "sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms", "policy", "policy_option",
 )  # fmt: skip
 RUN_SETTINGS = ("engine_config", *_ENGINE_FLAGS, *_OPTION_FLAGS)
 
@@ -81,6 +82,7 @@ def run(
     missing_timestamps: flags.MissingTimestamps = "refuse",
     surplus_hash_ids: flags.SurplusHashIds = "refuse",
     missing_hash_ids: flags.MissingHashIds = "refuse",
+    transform: flags.Transforms = None,
     sla_ttft_ms: flags.SlaTtftMs = None,
     sla_itl_ms: flags.SlaItlMs = None,
     sla_e2e_ms: flags.SlaE2eMs = None,
@@ -180,13 +182,28 @@ def override_names() -> dict[str, str]:
 
 def replay_options_of(given: Mapping[str, Any], faults: list[Fault]) -> ReplayOptions:
     """Settings of the run as the flags say, not yet looked at."""
-    names = [name for name in ReplayOptions.__dataclass_fields__ if name != "policy_options"]
+    names = [name for name in ReplayOptions.__dataclass_fields__ if name not in ("policy_options", "transforms")]
     values = {name: given[name] for name in names} | {"policy_options": {}}
     try:
         values["policy_options"] = policy_options_of(given["policy_option"] or ())
     except UsageError as exc:
         faults += exc.faults
+    values["transforms"] = transforms_of(given["transform"], faults)
     return ReplayOptions(**values)
+
+
+def transforms_of(texts: Sequence[str] | None, faults: list[Fault]) -> tuple[str, ...]:
+    """The transforms of the rows, in the order of the command line; faulty ones are told and left out."""
+    if not texts:
+        return ()
+    from mocker_replay.trace.transforms import read_transforms
+
+    try:
+        read_transforms(texts, TRANSFORM_FLAG)
+    except UsageError as exc:
+        faults += exc.faults
+        return ()
+    return tuple(texts)
 
 
 def _replay_options(given: Mapping[str, Any], faults: list[Fault]) -> ReplayOptions:
@@ -283,4 +300,5 @@ def with_run_settings(own: Callable[..., Any]) -> inspect.Signature:
 
 def flag_of(field: str) -> str:
     """The flag that sets a field."""
-    return OPTION_FLAG if field == "policy_options" else "--" + field.replace("_", "-")
+    special = {"policy_options": OPTION_FLAG, "transforms": TRANSFORM_FLAG}
+    return special.get(field, "--" + field.replace("_", "-"))

@@ -27,6 +27,7 @@ Progress = Callable[[int, int, float], None]  # rows handed over, rows in all, o
 # Options that say how a trace is read: variants that agree in them share one reading.
 _READING: Final = (
     "trace_format", "trace_block_size", "timestamp_unit", "missing_timestamps", "surplus_hash_ids", "missing_hash_ids",
+    "transforms",
 )  # fmt: skip
 
 
@@ -67,7 +68,12 @@ class Comparison:
         """Everything; what differs from run to run stands under `wall` alone."""
         return {
             "schema": SCHEMA,
-            "trace": {"name": self.trace.name, "rows": self.trace.num_rows, "digest": self.trace.digest},
+            "trace": {
+                "name": self.trace.name,
+                "rows": self.trace.num_rows,
+                "digest": self.trace.digest,
+                **(self.trace.lineage.to_mapping() if self.trace.lineage is not None else {}),
+            },
             "method": {
                 "confidence": self.rules.confidence,
                 "margin": self.rules.margin,

@@ -68,8 +68,13 @@ class ReplayOptions:
     sla_itl_ms: float | None = None
     sla_e2e_ms: float | None = None
     telemetry_sample_interval_ms: float = 1000.0
+    transforms: tuple[str, ...] = ()  # of the rows, in their order; see docs/transforms.md
     policy: str = "fcfs"  # built in, MODULE:CLASS or an entry point; see mocker_replay.policies
     policy_options: Mapping[str, object] = dataclasses.field(default_factory=dict)  # arguments of its class
+
+    def __post_init__(self) -> None:
+        if isinstance(self.transforms, list):  # as a file has them
+            object.__setattr__(self, "transforms", tuple(self.transforms))
 
     @property
     def effective_trace_block_size(self) -> int:
@@ -95,14 +100,19 @@ class ReplayOptions:
             raise UsageError.of(faults)
 
     def to_mapping(self) -> dict[str, object]:
-        """Every option by name, in the order of the fields."""
-        return dataclasses.asdict(self)
+        """Every option by name, in the order of the fields; transforms only where there are any."""
+        mapping = dataclasses.asdict(self)
+        if not self.transforms:
+            del mapping["transforms"]
+        return mapping
 
     def _faults(self, faulty: set[str]) -> Iterator[tuple[str, str]]:
         yield from self._choices()
         yield from self._counts()
         yield from self._numbers()
         yield from self._policy()
+        if not isinstance(self.transforms, tuple) or not all(isinstance(text, str) for text in self.transforms):
+            yield "transforms", "must be a list of texts"
         if "kv_event_lag_ms" not in faulty and self.kv_event_lag_ms is not None and self.router_mode == "round_robin":
             yield "kv_event_lag_ms", "is only of use with router_mode kv_router"
         if self.sla_e2e_ms is not None and (self.sla_ttft_ms is not None or self.sla_itl_ms is not None):

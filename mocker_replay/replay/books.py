@@ -150,7 +150,10 @@ class RunBooks:
         cut = not complete or self.failure is not None
         facts = self._run_facts(wall_time_ms, cut=cut, interrupted=interrupted)
         result = ReplayResult(
-            summary=summarize(self.collector, facts) | self._policy_summary() | self.extra_summary(),
+            summary=summarize(self.collector, facts)
+            | self._policy_summary()
+            | self._lineage_summary()
+            | self.extra_summary(),
             columns=columns,
             facts=facts,
             telemetry=self.sinks.telemetry_result(),
@@ -166,6 +169,13 @@ class RunBooks:
             return {}
         counts = self.collector.decisions()
         return {"policy": self.policy.name, "policy_decisions": {kind.name.lower(): counts[kind] for kind in Decision}}
+
+    def _lineage_summary(self) -> dict[str, Any]:
+        """What was done to the rows of the trace; nothing where they were replayed as they are."""
+        if self.facts.lineage is None:
+            return {}
+        told = {"digest": self.facts.digest, "rows": self.facts.num_rows, **self.facts.lineage.to_mapping()}
+        return {"transformed_trace": told}
 
     def consume(self) -> None:
         """Hand the records to everybody who reads them, and forget them."""
@@ -236,6 +246,7 @@ class RunBooks:
             sessions_reported=reported,
             placements=self.router.placements if self.router is not None else None,
             warnings=trace.warnings,
+            trace_transforms=() if trace.lineage is None else trace.lineage.steps,
         )
 
 

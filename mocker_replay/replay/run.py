@@ -21,6 +21,7 @@ from mocker_replay.replay.interrupt import InterruptFlag
 from mocker_replay.replay.result import ReplayResult
 from mocker_replay.replay.sinks import Sinks
 from mocker_replay.trace import TraceSource, open_trace
+from mocker_replay.trace.transforms import transformed
 
 if TYPE_CHECKING:
     from mocker_replay._core.policy import SchedulingPolicy
@@ -153,7 +154,7 @@ def trace_source(trace: str | os.PathLike[str] | TraceSource, options: ReplayOpt
     """The trace as these options read it; one that is open already stays as it is."""
     if not isinstance(trace, str | os.PathLike):
         return trace
-    return open_trace(
+    source = open_trace(
         trace,
         trace_format=options.trace_format,
         trace_block_size=options.effective_trace_block_size,
@@ -163,6 +164,7 @@ def trace_source(trace: str | os.PathLike[str] | TraceSource, options: ReplayOpt
         surplus_hash_ids=options.surplus_hash_ids,
         missing_hash_ids=options.missing_hash_ids,
     )
+    return transformed(source, options.transforms)
 
 
 def _text_of(failure: Exception) -> str:

@@ -113,6 +113,7 @@ class Sinks:
                 "digest": self._facts.digest,
                 "timestamp_unit": self._facts.timestamp_unit,
                 "trace_block_size": self._facts.trace_block_size,
+                **(self._facts.lineage.to_mapping() if self._facts.lineage is not None else {}),
             },
             "config": self._engine.to_mapping(),
             "options": options,

@@ -100,6 +100,7 @@ class RunFacts:
     sessions_reported: bool = False  # multi-turn or closed loop: records carry session and turn
     placements: Mapping[int, Placement] | None = None  # by row ordinal, where a router looked at cached prefixes
     warnings: tuple[str, ...] = ()
+    trace_transforms: tuple[str, ...] = ()  # what made the rows out of those of the file, in order
 
     @property
     def has_sla(self) -> bool:

@@ -78,6 +78,8 @@ def _setup_lines(summary: dict[str, Any], facts: RunFacts) -> Iterator[Line]:
         f"digest {facts.trace_digest[:12]}",
         "",
     )
+    if facts.trace_transforms:
+        yield "transforms", " ".join(facts.trace_transforms), ""
     yield (
         "assumed",
         f"timestamps in {facts.timestamp_unit}, hash ids of {facts.trace_block_size:,} tokens",

@@ -55,6 +55,24 @@ class RowBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Lineage:
+    """How rows were made from those of a trace."""
+
+    steps: tuple[str, ...]  # transforms in their order, by their canonical texts
+    source_digest: str
+    source_rows: int
+    rows_after: tuple[int, ...]  # how many rows each step left
+
+    def to_mapping(self) -> dict[str, object]:
+        """For logs and summaries."""
+        return {
+            "transforms": list(self.steps),
+            "source_digest": self.source_digest,
+            "source_rows": self.source_rows,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class TraceFacts:
     """What one complete, faultless reading of a trace has established."""
 
@@ -62,7 +80,7 @@ class TraceFacts:
     name: str  # for people and reports: the file name
     format: str
     num_rows: int
-    digest: str  # BLAKE3 of the bytes read, hex
+    digest: str  # BLAKE3 of the bytes read, hex; of transformed rows, that of their pipeline
     is_sorted: bool  # one turn a session and timestamps never fall: rows may be streamed
     has_sessions: bool  # some row names a session
     is_multi_turn: bool  # some session has more than one row
@@ -75,6 +93,7 @@ class TraceFacts:
     timestamp_unit: TimestampUnit
     trace_block_size: int
     warnings: tuple[str, ...]
+    lineage: Lineage | None = None  # None: the rows are those of the file
 
     @property
     def span_ms(self) -> float:

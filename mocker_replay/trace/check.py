@@ -66,6 +66,7 @@ class TraceProfile:
     likely_timestamp_unit: str
     num_tied_arrivals: int  # sessions that arrive at the instant of another one
     max_arrivals_at_once: int
+    num_distinct_arrivals: int  # instants at which sessions arrive
     is_sorted: bool
     trace_block_size: int
     input_tokens: Spread
@@ -167,6 +168,7 @@ class _Columns:
             likely_timestamp_unit=_likely_unit(facts),
             num_tied_arrivals=int(counts[counts > 1].sum()),
             max_arrivals_at_once=int(counts.max(initial=0)),
+            num_distinct_arrivals=len(counts),
             is_sorted=bool((given[1:] >= given[:-1]).all()),
             trace_block_size=facts.trace_block_size,
             input_tokens=_spread(inputs),

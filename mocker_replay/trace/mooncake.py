@@ -17,6 +17,7 @@ from mocker_replay.trace.faults import FaultList, whole_file_error
 from mocker_replay.trace.line_file import LineFile
 from mocker_replay.trace.mooncake_columns import Columns, num_trace_blocks, read_columns
 from mocker_replay.trace.mooncake_row import MooncakeRules
+from mocker_replay.trace.repair import Repaired, repair
 from mocker_replay.trace.sessions import SessionTable
 from mocker_replay.trace.suspicion import Tally, warnings_about
 
@@ -66,6 +67,10 @@ class MooncakeTrace:
                 yield batch
         if faults or self._file.digest != facts.digest:
             raise whole_file_error(self._file.shown_path, "must not change while it is replayed, but did")
+
+    def repaired(self, *, drop: bool = False) -> Repaired:
+        """A copy without faults, and what was done to it; see `mocker_replay.trace.repair`."""
+        return repair(self._file, self._rules, drop=drop)
 
     def _scan(self) -> TraceFacts:
         faults = FaultList(self._file.shown_path)

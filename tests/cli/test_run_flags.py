@@ -91,6 +91,8 @@ def test_every_option_of_the_run_has_a_flag(replay: StandIn) -> None:
     argv = [part for name, value in changed.items() for part in ("--" + name.replace("_", "-"), str(value))]
     argv += ["--policy-option", "default_deadline_ms=250.5"]
     changed["policy_options"] = {"default_deadline_ms": 250.5}
+    argv += ["--transform", "limit-rows=3", "--transform", "sample=0.5"]
+    changed["transforms"] = ("limit-rows=3", "sample=0.5")
     assert run_main(["run", "t.jsonl", *argv]) == 0
     assert replay.options == ReplayOptions(**changed)
     assert run_main(["run", "t.jsonl", "--sla-e2e-ms", "7"]) == 0
