@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from mocker_replay._core.mooncake_lines import MooncakeLines
 from mocker_replay.errors import Fault, TraceError
 from mocker_replay.trace.decimals import write_number
 from mocker_replay.trace.faults import MAX_LISTED, FaultList, shown
@@ -216,7 +217,7 @@ def _faults_of(lines: Sequence[_Line], file: str, rules: MooncakeRules, *, by_ro
     sessions = SessionTable(plain, found)
     for start in range(0, len(lines), _ROWS_A_BLOCK):
         texts = [line.text for line in lines[start : start + _ROWS_A_BLOCK]]
-        columns = read_columns(LineBlock(start + 1, texts), plain, found)
+        columns = read_columns(LineBlock(start + 1, b"\n".join(texts)), plain, found, MooncakeLines())
         if not by_row:
             sessions.place(columns)
     if not by_row:
