@@ -253,7 +253,7 @@ def faults_of(tmp_path: Path, data: bytes, **options: Any) -> list[str]:
     return [f"{fault.line} {fault.field}: {fault.rule}" for fault in caught.value.faults]
 
 
-@pytest.mark.parametrize("depth", [900, 1100, 100_000, 1_000_000])
+@pytest.mark.parametrize("depth", [900, 1100, 200_000])
 @pytest.mark.parametrize("trace_format", ["mooncake", "qwen"])
 def test_nesting_of_any_depth_is_a_fault_and_no_crash(tmp_path: Path, depth: int, trace_format: str) -> None:
     deep = b'{"hash_ids": ' + b"[" * depth + b"]" * depth + b"}"
