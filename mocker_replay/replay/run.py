@@ -99,9 +99,13 @@ def replay(
         if source is not trace:
             source.close()
     if run.failure is not None:
-        text = f"the run stopped at {result.facts.end_ms} ms: {_text_of(run.failure)}{run.standing()}"
-        raise InvariantError(text) from run.failure
+        raise InvariantError(_stop_text(run, result.facts.end_ms)) from run.failure
     return result
+
+
+def _stop_text(run: RunBooks, end_ms: float) -> str:
+    assert run.failure is not None
+    return f"the run stopped at {end_ms} ms: {_text_of(run.failure)}{run.standing()}"
 
 
 def _in_its_format(options: ReplayOptions, facts: TraceFacts) -> ReplayOptions:
