@@ -19,7 +19,7 @@ from mocker_replay.errors import TraceError, UsageError
 from mocker_replay.trace import FORMATS, RowBatch, TraceFacts, open_trace
 from mocker_replay.trace.detection import AUTO
 
-READ_AS: Final = (AUTO, *sorted(FORMATS))
+READ_AS: Final = (AUTO, *FORMATS)
 HEAD_BYTES: Final = 4  # format, options, how it is kept, rows of a batch
 MAX_BATCH_IDS: Final = 1 << 28
 
