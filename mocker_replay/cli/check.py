@@ -5,6 +5,7 @@ It decides what goes to which stream; faults are found by the readers, figures b
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -26,14 +27,17 @@ _FIX: Final = "Repairs"
 
 def check(
     ctx: typer.Context,
-    trace: flags.Trace,
-    trace_format: flags.TraceFormat = "mooncake",
+    trace: flags.Traces,
+    trace_format: flags.TraceFormat = "auto",
     trace_block_size: flags.TraceBlockSize = None,
     timestamp_unit: flags.TimestampUnit = "ms",
     closed_loop: flags.ClosedLoop = False,
     missing_timestamps: flags.MissingTimestamps = "refuse",
     surplus_hash_ids: flags.SurplusHashIds = "refuse",
     missing_hash_ids: flags.MissingHashIds = "refuse",
+    estimate_prefix: flags.EstimatePrefix = None,
+    failed_rows: flags.FailedRows = None,
+    max_text_gib: flags.MaxTextGib = None,
     transform: flags.Transforms = None,
     num_gpu_blocks: Annotated[
         int | None, typer.Option(rich_help_panel=_POOL, help="Hold requests against a pool of so many KV blocks.")
@@ -70,12 +74,12 @@ def check(
             repaired, facts, profile = write_repaired(trace, given, pool)
     except TraceError as error:
         if json:
-            _print_json(trace, given, list(error.faults), error.omitted, None, None, None)
+            _print_json(trace, given, error, None, None, None)
         else:
             complain(error)
         return int(ExitCode.USAGE)
     if json:
-        _print_json(trace, given, [], 0, facts, profile, repaired)
+        _print_json(trace, given, None, facts, profile, repaired)
         return int(ExitCode.OK)
     if fix is not None and repaired is not None:
         tell_fixes(trace, fix, repaired)
@@ -85,7 +89,7 @@ def check(
     return int(ExitCode.OK)
 
 
-def _profiled(trace: str, given: Mapping[str, Any], pool: Pool | None) -> tuple[TraceFacts, TraceProfile]:
+def _profiled(trace: list[str], given: Mapping[str, Any], pool: Pool | None) -> tuple[TraceFacts, TraceProfile]:
     from mocker_replay.cli.reading import open_by_flags
     from mocker_replay.trace.check import profile_trace
     from mocker_replay.trace.transforms import transformed
@@ -97,7 +101,7 @@ def _profiled(trace: str, given: Mapping[str, Any], pool: Pool | None) -> tuple[
         source.close()
 
 
-def _pool_and_transforms(trace: str, given: Mapping[str, Any]) -> Pool | None:
+def _pool_and_transforms(trace: list[str], given: Mapping[str, Any]) -> Pool | None:
     """The pool to hold requests against; all faults of the flags are told together."""
     from mocker_replay.cli.check_fix import fix_faults
 
@@ -132,24 +136,26 @@ def _pool(num_gpu_blocks: int | None, block_size: int, max_model_len: int | None
 
 
 def _print_json(
-    trace: str,
+    traces: list[str],
     given: Mapping[str, Any],
-    faults: list[Fault],
-    omitted: int,
+    error: TraceError | None,
     facts: TraceFacts | None,
     profile: TraceProfile | None,
     repaired: Repaired | None,
 ) -> None:
     import orjson
 
+    faults, omitted = ((), 0) if error is None else (error.faults, error.omitted)
+    names = [trace.encode(errors="backslashreplace").decode() for trace in traces]  # a path need not be Unicode
     found = [{"line": f.line or None, "field": f.field, "value": f.value, "rule": f.rule} for f in faults]
     document: dict[str, object] = {
-        "trace": trace.encode(errors="backslashreplace").decode(),  # a path need not be Unicode
+        "trace": names[0] if len(names) == 1 else names,
         "num_faults": len(faults) + omitted,
         "faults": found,
         "warnings": [] if facts is None else facts.warnings,
         "format": None if facts is None else facts.format,
         "digest": None if facts is None else facts.digest,
+        **_more(error, facts),
         "profile": None if profile is None else profile.to_mapping(),
     }
     if facts is not None and facts.lineage is not None:
@@ -162,9 +168,20 @@ def _print_json(
     sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
 
 
+def _more(error: TraceError | None, facts: TraceFacts | None) -> dict[str, object]:
+    """What only some traces have: a hint at another format, assumptions of the reader."""
+    more: dict[str, object] = {}
+    if error is not None and error.hint:
+        more["hint"] = error.hint
+    if facts is not None and facts.assumptions is not None:
+        more["assumed"] = dataclasses.asdict(facts.assumptions)
+    return more
+
+
 def _text(facts: TraceFacts, profile: TraceProfile) -> str:
     lines = [
-        ("trace", f"{facts.name} ({facts.format}, {profile.trace_block_size} tokens a hash id)"),
+        ("trace", f"{facts.name} ({facts.format}, {profile.trace_block_size} tokens a {_unit_of_blocks(facts)})"),
+        *_assumed(facts),
         ("rows", f"{profile.num_rows:,}"),
         ("sessions", _sessions(profile)),
         ("span", _span(profile)),
@@ -191,6 +208,15 @@ def _text(facts: TraceFacts, profile: TraceProfile) -> str:
     return "".join(f"{name:<16}{text}\n" for name, text in lines)
 
 
+def _assumed(facts: TraceFacts) -> list[tuple[str, str]]:
+    return [] if facts.assumptions is None else [("assumed", "; ".join(facts.assumptions.texts()))]
+
+
+def _unit_of_blocks(facts: TraceFacts) -> str:
+    has_ids = facts.assumptions is None or facts.assumptions.estimate_prefix is None
+    return "hash id" if has_ids else "block"
+
+
 def _sessions(profile: TraceProfile) -> str:
     if not profile.num_multi_turn_sessions:
         return f"{profile.num_sessions:,}, one turn each"
@@ -215,7 +241,8 @@ def _timestamps(profile: TraceProfile) -> str:
     order = "in order" if profile.is_sorted else "not in order"
     likely = profile.likely_timestamp_unit
     doubt = "" if likely == profile.timestamp_unit else f", but look like {likely}"
-    return f"read as {profile.timestamp_unit}{doubt}, {order}"
+    unit = "dates and times" if profile.timestamp_unit == "datetime" else profile.timestamp_unit
+    return f"read as {unit}{doubt}, {order}"
 
 
 def _spread(spread: Spread) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mocker_replay.cli.console import plain
 from mocker_replay.cli.reading import open_by_flags
-from mocker_replay.errors import Fault
+from mocker_replay.errors import Fault, UsageError
 
 if TYPE_CHECKING:
     from mocker_replay.trace.base import TraceFacts
@@ -26,13 +26,15 @@ _FIX_FLAG: Final = "--fix"
 _MAX_TOLD: Final = 100
 
 
-def fix_faults(trace: str, given: Mapping[str, Any]) -> Iterator[Fault]:
+def fix_faults(traces: list[str], given: Mapping[str, Any]) -> Iterator[Fault]:
     """What is wrong with the flags of a repair."""
     out = given["fix"]
     if out is None:
         if given["fix_drop"]:
             yield Fault("--fix-drop", 0, "", "", f"is only of use with {_FIX_FLAG}")
         return
+    if len(traces) > 1:
+        yield Fault(_FIX_FLAG, 0, "", "", "repairs one file at a time")
     if given["transform"]:
         yield Fault(_FIX_FLAG, 0, "", "", "repairs rows as they are: --transform belongs to mocker-replay convert")
     if out == "-" and given["json"]:
@@ -40,7 +42,7 @@ def fix_faults(trace: str, given: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def write_repaired(
-    trace: str, given: Mapping[str, Any], pool: Pool | None
+    traces: list[str], given: Mapping[str, Any], pool: Pool | None
 ) -> tuple[Repaired, TraceFacts, TraceProfile]:
     """Repair the trace, read the copy as any trace, and put it where it was asked for.
 
@@ -50,10 +52,13 @@ def write_repaired(
     from mocker_replay.log.compression import open_encoder
     from mocker_replay.outputs import open_output, refuse_overwriting
     from mocker_replay.trace.check import profile_trace
+    from mocker_replay.trace.mooncake import MooncakeTrace
 
     out = given["fix"]
-    refuse_overwriting(_FIX_FLAG, out, {"the trace": trace})
-    with open_by_flags(trace, given) as source:
+    refuse_overwriting(_FIX_FLAG, out, {"the trace": traces[0]})
+    with open_by_flags(traces, given) as source:
+        if not isinstance(source, MooncakeTrace):
+            raise UsageError(f"{_FIX_FLAG} repairs Mooncake rows only; convert the trace, then check the copy")
         repaired = source.repaired(drop=given["fix_drop"])
     text = repaired.text()
     with tempfile.NamedTemporaryFile(suffix=".jsonl") as scratch:
@@ -78,10 +83,10 @@ _STATED_NO_MORE: Final = {
 }
 
 
-def tell_fixes(trace: str, out: str, repaired: Repaired) -> None:
+def tell_fixes(traces: list[str], out: str, repaired: Repaired) -> None:
     """The repairs on standard error, the first ones line by line."""
     fixes = repaired.fixes
-    shown = "<stdin>" if trace == "-" else plain(trace)
+    shown = "<stdin>" if traces == ["-"] else plain(traces[0])
     for fix in fixes[:_MAX_TOLD]:
         print(f"fixed: {shown}:{plain(str(fix))}", file=sys.stderr)
     if len(fixes) > _MAX_TOLD:

@@ -27,17 +27,20 @@ _LABEL_WIDTH: Final = 12
 
 def convert(
     ctx: typer.Context,
-    trace: flags.Trace,
+    trace: flags.Traces,
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="OUT", help="Trace to write, .gz and .zst compressed, or -.")
     ],
-    trace_format: flags.TraceFormat = "mooncake",
+    trace_format: flags.TraceFormat = "auto",
     trace_block_size: flags.TraceBlockSize = None,
     timestamp_unit: flags.TimestampUnit = "ms",
     closed_loop: flags.ClosedLoop = False,
     missing_timestamps: flags.MissingTimestamps = "refuse",
     surplus_hash_ids: flags.SurplusHashIds = "refuse",
     missing_hash_ids: flags.MissingHashIds = "refuse",
+    estimate_prefix: flags.EstimatePrefix = None,
+    failed_rows: flags.FailedRows = None,
+    max_text_gib: flags.MaxTextGib = None,
     transform: flags.Transforms = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Nothing but warnings and errors.")] = False,
 ) -> int:
@@ -54,7 +57,8 @@ def convert(
     transforms = transforms_of(transform, faults)
     if faults:
         raise UsageError.of(faults)
-    refuse_overwriting("--output", output, {"the trace": trace})
+    for path in trace:
+        refuse_overwriting("--output", output, {"the trace": path})
     source = transformed(open_by_flags(trace, ctx.params), transforms)
     try:
         facts = source.scan()
@@ -89,7 +93,11 @@ def _told(facts: TraceFacts, writer: MooncakeWriter, output: str) -> Iterator[tu
     num_read = facts.num_rows if lineage is None else lineage.source_rows
     digest = facts.digest if lineage is None else lineage.source_digest
     yield "read", f"{plain(facts.name)}: {num_read:,} rows, {facts.format}, digest {digest}"
-    yield "assumed", f"timestamps in {facts.timestamp_unit}, {facts.trace_block_size} tokens a hash id"
+    assumed = () if facts.assumptions is None else facts.assumptions.texts()
+    yield (
+        "assumed",
+        "; ".join((f"timestamps in {facts.timestamp_unit}, {facts.trace_block_size} tokens a hash id", *assumed)),
+    )
     if lineage is not None:
         for step, num_rows in zip(lineage.steps, lineage.rows_after, strict=True):
             yield "transform", f"{step}: {num_rows:,} rows"
@@ -104,7 +112,7 @@ def _told(facts: TraceFacts, writer: MooncakeWriter, output: str) -> Iterator[tu
 
 def _replay_flags(facts: TraceFacts, *, closed_loop: bool) -> list[str]:
     """What `run` must be told to replay the file as meant, beyond its defaults."""
-    from mocker_replay.config.options import MOONCAKE_BLOCK_SIZE
+    from mocker_replay.trace.opening import MOONCAKE_BLOCK_SIZE
 
     found = []
     if facts.trace_block_size != MOONCAKE_BLOCK_SIZE:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mocker_replay.config.options import MOONCAKE_BLOCK_SIZE
-
 if TYPE_CHECKING:
-    from mocker_replay.trace.mooncake import MooncakeTrace
+    from mocker_replay.trace.opening import OpenTrace
+
+_READING = (
+    "trace_format", "trace_block_size", "timestamp_unit", "closed_loop", "missing_timestamps", "surplus_hash_ids",
+    "missing_hash_ids", "estimate_prefix", "failed_rows", "max_text_gib",
+)  # fmt: skip
 
 
-def open_by_flags(trace: str, given: Mapping[str, Any]) -> MooncakeTrace:
+def open_by_flags(trace: str | list[str], given: Mapping[str, Any]) -> OpenTrace:
     """The trace as the flags under "Reading the trace" say; the caller closes it.
 
     Raises:
@@ -19,14 +22,4 @@ def open_by_flags(trace: str, given: Mapping[str, Any]) -> MooncakeTrace:
     """
     from mocker_replay.trace import open_trace
 
-    size = given["trace_block_size"]
-    return open_trace(
-        trace,
-        trace_format=given["trace_format"],
-        trace_block_size=MOONCAKE_BLOCK_SIZE if size is None else size,
-        timestamp_unit=given["timestamp_unit"],
-        closed_loop=given["closed_loop"],
-        missing_timestamps=given["missing_timestamps"],
-        surplus_hash_ids=given["surplus_hash_ids"],
-        missing_hash_ids=given["missing_hash_ids"],
-    )
+    return open_trace(trace, **{name: given[name] for name in _READING})

@@ -37,14 +37,15 @@ _ENGINE_FLAGS = (
 _OPTION_FLAGS = (
     "num_workers", "router_mode", "kv_event_lag_ms", "replay_concurrency", "arrival_speedup_ratio", "max_sim_time_ms",
     "trace_format", "trace_block_size", "timestamp_unit", "missing_timestamps", "surplus_hash_ids", "missing_hash_ids",
-    "transform", "sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms", "policy", "policy_option",
+    "estimate_prefix", "failed_rows", "max_text_gib", "transform",
+    "sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms", "policy", "policy_option",
 )  # fmt: skip
 RUN_SETTINGS = ("engine_config", *_ENGINE_FLAGS, *_OPTION_FLAGS)
 
 
 def run(
     ctx: typer.Context,
-    trace: flags.Trace,
+    trace: flags.Traces,
     engine_config: flags.EngineConfigFlag = None,
     num_gpu_blocks: flags.NumGpuBlocks = None,
     block_size: flags.BlockSize = None,
@@ -76,12 +77,15 @@ def run(
     replay_concurrency: flags.ReplayConcurrency = None,
     arrival_speedup_ratio: flags.ArrivalSpeedupRatio = 1.0,
     max_sim_time_ms: flags.MaxSimTimeMs = None,
-    trace_format: flags.TraceFormat = "mooncake",
+    trace_format: flags.TraceFormat = "auto",
     trace_block_size: flags.TraceBlockSize = None,
     timestamp_unit: flags.TimestampUnit = "ms",
     missing_timestamps: flags.MissingTimestamps = "refuse",
     surplus_hash_ids: flags.SurplusHashIds = "refuse",
     missing_hash_ids: flags.MissingHashIds = "refuse",
+    estimate_prefix: flags.EstimatePrefix = None,
+    failed_rows: flags.FailedRows = None,
+    max_text_gib: flags.MaxTextGib = None,
     transform: flags.Transforms = None,
     sla_ttft_ms: flags.SlaTtftMs = None,
     sla_itl_ms: flags.SlaItlMs = None,
@@ -105,8 +109,9 @@ def run(
     return _replay_and_report(trace, ctx.params)
 
 
-def _replay_and_report(trace: str, given: Mapping[str, Any]) -> int:
-    config, options, realtime = run_settings(trace, given)
+def _replay_and_report(traces: list[str], given: Mapping[str, Any]) -> int:
+    config, options, realtime = run_settings(traces, given)
+    trace = traces[0] if len(traces) == 1 else traces
     outputs = _outputs(given)
     from mocker_replay.cli.progress import shown_progress
     from mocker_replay.replay import replay
@@ -145,9 +150,11 @@ def _outputs(given: Mapping[str, Any]) -> dict[str, Any]:
     return places
 
 
-def run_settings(trace: str, given: Mapping[str, Any]) -> tuple[EngineConfig, ReplayOptions, RealtimeOptions | None]:
+def run_settings(
+    trace: str | list[str], given: Mapping[str, Any]
+) -> tuple[EngineConfig, ReplayOptions, RealtimeOptions | None]:
     """Engine and run settings; all faults of the command line are reported together."""
-    faults = list(_output_faults(trace, given))
+    faults = list(_output_faults([trace] if isinstance(trace, str) else trace, given))
     config = EngineConfig()
     overrides = engine_overrides(given, faults)
     try:
@@ -258,7 +265,7 @@ def _engine_settings(source: str | None, overrides: Mapping[str, Any]) -> Engine
     return config
 
 
-def _output_faults(trace: str, given: Mapping[str, Any]) -> Iterator[Fault]:
+def _output_faults(traces: list[str], given: Mapping[str, Any]) -> Iterator[Fault]:
     """An unknown level, two outputs in one place, an output over the trace."""
     level = given["event_level"]
     if level not in EVENT_LEVELS:
@@ -267,7 +274,7 @@ def _output_faults(trace: str, given: Mapping[str, Any]) -> Iterator[Fault]:
         yield Fault("--event-level", 0, "", level, rule)
     if given["json"] and given["summary"] is not None:
         yield Fault("--json", 0, "", "", "--summary already says where the summary goes; leave one of them out")
-    taken = {} if trace == "-" else {place_of(trace): "the trace"}
+    taken = {place_of(trace): "the trace" for trace in traces if trace != "-"}
     for name, place in _outputs(given).items():
         if place is None or _is_device(place):
             continue

@@ -13,11 +13,18 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from mocker_replay.config.origin import nearest, show
+from mocker_replay.config.prefix_estimate import ESTIMATE_RULE, read_estimate
 from mocker_replay.errors import Fault, UsageError
 
 # Each known trace format, and whether this version reads it.
 TRACE_FORMATS = {
+    "auto": True,  # the one that the first rows show
     "mooncake": True,
+    "qwen": True,
+    "azure": True,
+    "burstgpt": True,
+    "vllm_bench": True,
+    "sglang_bench": True,
     "mooncake-delta": False,
     "mooncake_delta": False,
     "agentic_mooncake": False,
@@ -26,11 +33,11 @@ TRACE_FORMATS = {
     "applied_compute_agentic": False,
     "dynamo": False,
 }
-MOONCAKE_BLOCK_SIZE = 512  # tokens a hash id stands for, where the trace does not say
 TimestampUnit = Literal["s", "ms", "us"]
 MissingTimestamps = Literal["refuse", "zero", "previous"]
 SurplusHashIds = Literal["refuse", "ignore"]
 MissingHashIds = Literal["refuse", "private"]
+FailedRows = Literal["drop", "keep", "refuse"]
 ROUTER_MODES = ("round_robin", "kv_router")
 MODES = ("accelerated", "realtime")
 
@@ -45,6 +52,8 @@ _CHOICES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("surplus_hash_ids", get_args(SurplusHashIds), get_args(SurplusHashIds)),
     ("missing_hash_ids", get_args(MissingHashIds), get_args(MissingHashIds)),
 )
+# Younger than the first logs, which must not change: they stand in no mapping unless somebody gave them.
+_LEFT_OUT_IF_NONE = frozenset(("estimate_prefix", "failed_rows", "max_text_gib"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +67,14 @@ class ReplayOptions:
     replay_concurrency: int | None = None  # sessions at a time; None is the open loop
     arrival_speedup_ratio: float = 1.0
     trace_format: str = "mooncake"
-    trace_block_size: int | None = None  # tokens a hash id stands for
+    trace_block_size: int | None = None  # tokens a hash id stands for; None: as the format has it
     timestamp_unit: TimestampUnit = "ms"
     missing_timestamps: MissingTimestamps = "refuse"  # a first turn without one
     surplus_hash_ids: SurplusHashIds = "ignore"  # more than one hash id beyond the prompt's blocks
     missing_hash_ids: MissingHashIds = "refuse"  # prompt blocks without a hash id
+    estimate_prefix: str | None = None  # none or RATIO:GROUPS, for a trace without hash ids
+    failed_rows: FailedRows | None = None  # calls that failed, as the trace tells; None: drop
+    max_text_gib: int | None = None  # most text of a compressed trace; None: 16, and 250 times its size
     max_sim_time_ms: float | None = None
     sla_ttft_ms: float | None = None
     sla_itl_ms: float | None = None
@@ -75,11 +87,6 @@ class ReplayOptions:
     def __post_init__(self) -> None:
         if isinstance(self.transforms, list):  # as a file has them
             object.__setattr__(self, "transforms", tuple(self.transforms))
-
-    @property
-    def effective_trace_block_size(self) -> int:
-        """Tokens a hash id of the trace stands for, given or by default."""
-        return MOONCAKE_BLOCK_SIZE if self.trace_block_size is None else self.trace_block_size
 
     def validate(self, name_of: Callable[[str], str] = str) -> None:
         """Refuse what cannot be, or is not built.
@@ -100,8 +107,12 @@ class ReplayOptions:
             raise UsageError.of(faults)
 
     def to_mapping(self) -> dict[str, object]:
-        """Every option by name, in the order of the fields; transforms only where there are any."""
-        mapping = dataclasses.asdict(self)
+        """Every option by name, in the order of the fields; those that few traces need only where they are given."""
+        mapping = {
+            name: value
+            for name, value in dataclasses.asdict(self).items()
+            if value is not None or name not in _LEFT_OUT_IF_NONE
+        }
         if not self.transforms:
             del mapping["transforms"]
         return mapping
@@ -119,6 +130,11 @@ class ReplayOptions:
             yield "sla_e2e_ms", "cannot stand together with sla_ttft_ms or sla_itl_ms"
 
     def _choices(self) -> Iterator[tuple[str, str]]:
+        choices = get_args(FailedRows)
+        if self.failed_rows is not None and self.failed_rows not in choices:
+            yield "failed_rows", f"must be one of {', '.join(choices)}"
+        if self.estimate_prefix is not None and read_estimate(self.estimate_prefix) is None:
+            yield "estimate_prefix", ESTIMATE_RULE
         for field, known, built in _CHOICES:
             value = getattr(self, field)
             if value not in known:
@@ -137,7 +153,7 @@ class ReplayOptions:
             yield "policy_options", "every value must be a text, a number, true, false or null"
 
     def _counts(self) -> Iterator[tuple[str, str]]:
-        for field in ("num_workers", "replay_concurrency", "trace_block_size"):
+        for field in ("num_workers", "replay_concurrency", "trace_block_size", "max_text_gib"):
             value = getattr(self, field)
             if value is None and field != "num_workers":
                 continue

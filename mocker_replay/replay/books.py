@@ -6,6 +6,7 @@ their names only when they are whole, or closed with an honest end marker.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -245,6 +246,8 @@ class RunBooks:
             session_names=session_names(rows) if reported and rows is not None else None,
             sessions_reported=reported,
             placements=self.router.placements if self.router is not None else None,
+            trace_assumed=None if trace.assumptions is None else dataclasses.asdict(trace.assumptions),
+            trace_assumed_texts=() if trace.assumptions is None else trace.assumptions.texts(),
             warnings=trace.warnings,
             trace_transforms=() if trace.lineage is None else trace.lineage.steps,
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mocker_replay._core.types import CommandError, EngineError
@@ -20,7 +20,7 @@ from mocker_replay.replay.books import RunBooks
 from mocker_replay.replay.interrupt import InterruptFlag
 from mocker_replay.replay.result import ReplayResult
 from mocker_replay.replay.sinks import Sinks
-from mocker_replay.trace import TraceSource, open_trace
+from mocker_replay.trace import TraceFacts, TracePath, TraceSource, open_trace
 from mocker_replay.trace.transforms import transformed
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _MAX_RANKS = 65_536
 
 
 def replay(
-    trace: str | os.PathLike[str] | TraceSource,
+    trace: TracePath | TraceSource,
     config: EngineConfig | Mapping[str, object] | None = None,
     options: ReplayOptions | None = None,
     *,
@@ -51,7 +51,7 @@ def replay(
     """Replay a trace, in virtual time or at its own pace (`options.mode`).
 
     Args:
-        trace: path of a trace, "-" for standard input, or an opened TraceSource.
+        trace: path of a trace, "-" for standard input, a list of paths that are one trace, or an opened TraceSource.
         config: engine configuration, as EngineConfig or as the reference's mapping.
         options: settings of the run.
         events, requests, summary, telemetry: files to write, "-" for standard output. `telemetry=True` samples
@@ -81,6 +81,7 @@ def replay(
     source = trace_source(trace, options)
     try:
         facts = source.scan()
+        options = _in_its_format(options, facts)
         sinks = Sinks(
             engine, options, facts, events=events, event_level=event_level, requests=requests, summary=summary,
             telemetry=telemetry, realtime=realtime,
@@ -99,9 +100,18 @@ def replay(
         if source is not trace:
             source.close()
     if run.failure is not None:
-        text = f"the run stopped at {result.facts.end_ms} ms: {_text_of(run.failure)}{run.standing()}"
-        raise InvariantError(text) from run.failure
+        raise InvariantError(_stop_text(run, result.facts.end_ms)) from run.failure
     return result
+
+
+def _stop_text(run: RunBooks, end_ms: float) -> str:
+    assert run.failure is not None
+    return f"the run stopped at {end_ms} ms: {_text_of(run.failure)}{run.standing()}"
+
+
+def _in_its_format(options: ReplayOptions, facts: TraceFacts) -> ReplayOptions:
+    """What was run is what the trace was found to be: a log says no `auto`."""
+    return dataclasses.replace(options, trace_format=facts.format) if options.trace_format == "auto" else options
 
 
 def _require_few_ranks(num_ranks: int) -> None:
@@ -150,19 +160,22 @@ def _require_no_running_loop() -> None:
     )
 
 
-def trace_source(trace: str | os.PathLike[str] | TraceSource, options: ReplayOptions) -> TraceSource:
+def trace_source(trace: TracePath | TraceSource, options: ReplayOptions) -> TraceSource:
     """The trace as these options read it; one that is open already stays as it is."""
-    if not isinstance(trace, str | os.PathLike):
+    if not isinstance(trace, str | os.PathLike | Sequence):
         return trace
     source = open_trace(
         trace,
         trace_format=options.trace_format,
-        trace_block_size=options.effective_trace_block_size,
+        trace_block_size=options.trace_block_size,
         timestamp_unit=options.timestamp_unit,
         closed_loop=options.replay_concurrency is not None,
         missing_timestamps=options.missing_timestamps,
         surplus_hash_ids=options.surplus_hash_ids,
         missing_hash_ids=options.missing_hash_ids,
+        estimate_prefix=options.estimate_prefix,
+        failed_rows=options.failed_rows,
+        max_text_gib=options.max_text_gib,
     )
     return transformed(source, options.transforms)
 

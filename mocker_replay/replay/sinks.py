@@ -105,7 +105,7 @@ class Sinks:
         options = self._options.to_mapping()
         # Who keeps the time is no matter of what was replayed: it stands under `wall`.
         del options["mode"]
-        header = {
+        header: dict[str, Any] = {
             "clock": "measured" if realtime is not None and realtime.clock == "measured" else "virtual",
             "trace": {
                 "format": self._facts.format,
@@ -118,6 +118,8 @@ class Sinks:
             "config": self._engine.to_mapping(),
             "options": options,
         }
+        if self._facts.assumptions is not None:
+            header["trace"]["assumed"] = dataclasses.asdict(self._facts.assumptions)
         if realtime is not None:
             header["wall"] = {"mode": "realtime", **dataclasses.asdict(realtime)}
         return header

@@ -99,6 +99,8 @@ class RunFacts:
     session_names: Sequence[str] | None = None  # by session ordinal; needed when sessions are reported
     sessions_reported: bool = False  # multi-turn or closed loop: records carry session and turn
     placements: Mapping[int, Placement] | None = None  # by row ordinal, where a router looked at cached prefixes
+    trace_assumed: Mapping[str, Any] | None = None  # what the reader took for granted; None: the trace says all
+    trace_assumed_texts: tuple[str, ...] = ()  # the same for people
     warnings: tuple[str, ...] = ()
     trace_transforms: tuple[str, ...] = ()  # what made the rows out of those of the file, in order
 

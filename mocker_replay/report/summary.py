@@ -58,6 +58,8 @@ def summary_of(
     summary |= _latencies(columns, done, gap_values_ms, gap_weights)
     summary |= _endings(columns)
     summary |= _replay(totals, facts)
+    if facts.trace_assumed is not None:
+        summary["trace_assumed"] = dict(facts.trace_assumed)
     return summary
 
 

@@ -12,9 +12,10 @@ from typing import Final
 import numpy as np
 
 from mocker_replay._core.mooncake_lines import MooncakeLines
-from mocker_replay.trace.base import Int64s, RowBatch, TraceFacts, Uint64s
+from mocker_replay.trace.base import Int64s, RowBatch, TraceFacts
+from mocker_replay.trace.block_ids import MAX_MISSING_IDS, exact_ids
 from mocker_replay.trace.faults import FaultList, whole_file_error
-from mocker_replay.trace.line_file import LineFile
+from mocker_replay.trace.line_file import Lines
 from mocker_replay.trace.mooncake_columns import Columns, num_trace_blocks, read_columns
 from mocker_replay.trace.mooncake_row import MooncakeRules
 from mocker_replay.trace.repair import Repaired, repair
@@ -28,7 +29,7 @@ _ID_END: Final = 2**64
 class MooncakeTrace:
     """One Mooncake file; see TraceSource."""
 
-    def __init__(self, file: LineFile, rules: MooncakeRules) -> None:
+    def __init__(self, file: Lines, rules: MooncakeRules) -> None:
         self._file = file
         self._rules = rules
         self._facts: TraceFacts | None = None
@@ -53,7 +54,7 @@ class MooncakeTrace:
         facts = self.scan()
         if max_rows < 1:
             raise ValueError(f"max_rows must be positive, got {max_rows}")
-        faults = FaultList(self._file.shown_path)
+        faults = FaultList(self._file.shown_path, self._file.locate)
         sessions = SessionTable(self._rules, faults)
         first_row, next_private_id = 0, self._first_private_id
         for block in self._file.blocks(max_rows):
@@ -73,12 +74,14 @@ class MooncakeTrace:
         return repair(self._file, self._rules, drop=drop)
 
     def _scan(self) -> TraceFacts:
-        faults = FaultList(self._file.shown_path)
+        faults = FaultList(self._file.shown_path, self._file.locate)
         sessions = SessionTable(self._rules, faults)
         tally = Tally()
         for block in self._file.blocks(SCAN_ROWS):
             columns = read_columns(block, self._rules, faults, self._scanner)
-            tally.add(columns, num_trace_blocks(columns.input_tokens, self._rules.trace_block_size))
+            needed = num_trace_blocks(columns.input_tokens, self._rules.trace_block_size)
+            _require_few_private(columns, needed, faults)
+            tally.add(columns, needed)
             sessions.place(columns)
         sessions.finish()
         if tally.num_rows == 0 and not faults:
@@ -103,7 +106,7 @@ class MooncakeTrace:
             has_request_ids=tally.has_request_ids,
             timestamp_unit=self._rules.timestamp_unit,
             trace_block_size=self._rules.trace_block_size,
-            warnings=tuple(warnings_about(tally, sessions, self._rules)),
+            warnings=tuple(warnings_about(tally, sessions, self._rules, self._file)),
         )
 
     def _reserve_private_ids(self, tally: Tally, faults: FaultList) -> None:
@@ -126,7 +129,7 @@ class MooncakeTrace:
             input_tokens=columns.input_tokens,
             output_tokens=columns.output_tokens,
             hash_offsets=offsets,
-            hash_ids=_exact_ids(columns, needed, offsets, next_private_id),
+            hash_ids=exact_ids(columns.hash_ids, columns.num_hash_ids, needed, next_private_id),
             session=placed.session,
             turn=placed.turn,
             delay_ms=placed.delay_ms,
@@ -140,25 +143,14 @@ class MooncakeTrace:
         )
 
 
+def _require_few_private(columns: Columns, needed: Int64s, faults: FaultList) -> None:
+    """A prompt without ids costs memory that no byte of the file answers for."""
+    missing = needed - columns.num_hash_ids
+    for at in np.flatnonzero(missing > MAX_MISSING_IDS):
+        rule = f"must not leave more than {MAX_MISSING_IDS} blocks without an id, but leaves {missing[at]}"
+        faults.add(int(columns.lines[at]), "hash_ids", rule)
+
+
 def _num_private(columns: Columns, rules: MooncakeRules) -> int:
     missing = num_trace_blocks(columns.input_tokens, rules.trace_block_size) - columns.num_hash_ids
     return int(missing[missing > 0].sum())
-
-
-def _exact_ids(columns: Columns, needed: Int64s, offsets: Int64s, next_private_id: int) -> Uint64s:
-    """One id per prompt block: surplus ids cut off, missing ones counted up from `next_private_id`."""
-    given = columns.num_hash_ids
-    if np.array_equal(given, needed):
-        return columns.hash_ids
-    starts = np.cumsum(given) - given
-    position = np.arange(len(columns.hash_ids)) - np.repeat(starts, given)  # of each given id in its row
-    is_used = position < np.repeat(needed, given)
-    target = np.repeat(offsets[:-1], given)[is_used] + position[is_used]
-    ids = np.empty(int(offsets[-1]), np.uint64)
-    is_private = np.ones(len(ids), bool)
-    is_private[target] = False
-    ids[target] = columns.hash_ids[is_used]
-    num_private = int(is_private.sum())
-    if num_private:
-        ids[is_private] = np.arange(num_private, dtype=np.uint64) + np.uint64(next_private_id)
-    return ids

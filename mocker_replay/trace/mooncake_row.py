@@ -82,7 +82,7 @@ def read_row(text: bytes, line: int, rules: MooncakeRules, faults: FaultList) ->
     try:
         parsed = orjson.loads(text)
     except orjson.JSONDecodeError as exc:
-        return None if _is_blank(text) else _read_invalid(text, line, exc, rules, faults)
+        return None if is_blank(text) else _read_invalid(text, line, exc, rules, faults)
     if type(parsed) is not dict:
         faults.add(line, "", "must be one JSON object", text[:200])
         return None
@@ -94,13 +94,13 @@ def read_row(text: bytes, line: int, rules: MooncakeRules, faults: FaultList) ->
         if not trial:
             return checked
     try:
-        return _checked(_exact_pairs(text), line, rules, faults)
+        return _checked(exact_pairs(text), line, rules, faults)
     except RecursionError:
         faults.add(line, "", "must not be nested so deeply", text[:200])
         return None
 
 
-def _exact_pairs(text: bytes) -> Any:
+def exact_pairs(text: bytes) -> Any:
     """The row with repeated keys and all digits. Inner objects become tuples, which no known field accepts."""
     return json.loads(
         text.decode(),
@@ -116,15 +116,15 @@ def _read_invalid(
 ) -> CheckedRow | None:
     """A line that is no JSON: name the field if only a number is none (NaN, Infinity, 1e400)."""
     try:
-        pairs = _exact_pairs(text)
+        pairs = exact_pairs(text)
     except (ValueError, RecursionError):
         pairs = None
     if type(pairs) is not tuple:
-        _add_syntax_fault(text, line, exc, faults)
+        add_syntax_fault(text, line, exc, faults)
         return None
     checked = _checked(pairs, line, rules, faults)
     if not any(_is_culprit(value) for key, value in pairs if key in CANONICAL):
-        _add_syntax_fault(text, line, exc, faults)
+        add_syntax_fault(text, line, exc, faults)
     return checked
 
 
@@ -143,14 +143,16 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _is_blank(text: bytes) -> bool:
+def is_blank(text: bytes) -> bool:
+    """A line of nothing but white space."""
     try:
         return not text.decode().strip(_WHITE_SPACE)
     except UnicodeDecodeError:
         return False
 
 
-def _add_syntax_fault(text: bytes, line: int, exc: orjson.JSONDecodeError, faults: FaultList) -> None:
+def add_syntax_fault(text: bytes, line: int, exc: orjson.JSONDecodeError, faults: FaultList) -> None:
+    """Say why a line is no JSON."""
     try:
         text.decode()
     except UnicodeDecodeError as bad:

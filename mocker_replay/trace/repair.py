@@ -19,7 +19,7 @@ from mocker_replay._core.mooncake_lines import MooncakeLines
 from mocker_replay.errors import Fault, TraceError
 from mocker_replay.trace.decimals import write_number
 from mocker_replay.trace.faults import MAX_LISTED, FaultList, shown
-from mocker_replay.trace.line_file import LineBlock, LineFile
+from mocker_replay.trace.line_file import LineBlock, Lines
 from mocker_replay.trace.mooncake_columns import read_columns
 from mocker_replay.trace.mooncake_row import MooncakeRules
 from mocker_replay.trace.repair_row import BOM, Fix, Number, RawRow, read_raw, repair_form
@@ -50,7 +50,7 @@ class Repaired:
         return b"".join(line + b"\n" for line in self.lines)
 
 
-def repair(file: LineFile, rules: MooncakeRules, *, drop: bool = False) -> Repaired:
+def repair(file: Lines, rules: MooncakeRules, *, drop: bool = False) -> Repaired:
     """Repair what can be without a guess.
 
     Args:
