@@ -56,7 +56,7 @@ def check(
         source: Any = open_trace(
             trace,
             trace_format=trace_format,
-            trace_block_size=512 if trace_block_size is None else trace_block_size,
+            trace_block_size=trace_block_size,
             timestamp_unit=timestamp_unit,  # type: ignore[arg-type]  # open_trace checks the words
             closed_loop=closed_loop,
             missing_timestamps=missing_timestamps,  # type: ignore[arg-type]

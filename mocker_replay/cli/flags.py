@@ -140,6 +140,13 @@ ReplayConcurrency = Annotated[
 ArrivalSpeedupRatio = Annotated[
     float, typer.Option(rich_help_panel=_LOAD, help="Open loop: divides arrivals and delays.")
 ]
+ExecutionModel = Annotated[
+    str | None,
+    typer.Option(rich_help_panel=_LOAD, help="Graphs: name of the model that stands in for the recorded ones."),
+]
+AgenticLanes = Annotated[
+    int | None, typer.Option(rich_help_panel=_LOAD, help="Graphs: plays at a time; each lane runs its own in turn.")
+]
 MaxSimTimeMs = Annotated[float | None, typer.Option(rich_help_panel=_LOAD, help="Cut the run at this modelled time.")]
 
 TraceFormat = Annotated[str, typer.Option(rich_help_panel=_TRACE, help="Row format.")]

@@ -34,9 +34,9 @@ _ENGINE_FLAGS = (
 )  # fmt: skip
 # What else makes a run the run it is; not where its outputs go, nor who keeps the time.
 _OPTION_FLAGS = (
-    "num_workers", "router_mode", "kv_event_lag_ms", "replay_concurrency", "arrival_speedup_ratio", "max_sim_time_ms",
-    "trace_format", "trace_block_size", "timestamp_unit", "missing_timestamps", "surplus_hash_ids", "missing_hash_ids",
-    "sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms", "policy", "policy_option",
+    "num_workers", "router_mode", "kv_event_lag_ms", "replay_concurrency", "arrival_speedup_ratio", "execution_model",
+    "agentic_lanes", "max_sim_time_ms", "trace_format", "trace_block_size", "timestamp_unit", "missing_timestamps",
+    "surplus_hash_ids", "missing_hash_ids", "sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms", "policy", "policy_option",
 )  # fmt: skip
 RUN_SETTINGS = ("engine_config", *_ENGINE_FLAGS, *_OPTION_FLAGS)
 
@@ -74,6 +74,8 @@ def run(
     kv_event_lag_ms: flags.KvEventLagMs = None,
     replay_concurrency: flags.ReplayConcurrency = None,
     arrival_speedup_ratio: flags.ArrivalSpeedupRatio = 1.0,
+    execution_model: flags.ExecutionModel = None,
+    agentic_lanes: flags.AgenticLanes = None,
     max_sim_time_ms: flags.MaxSimTimeMs = None,
     trace_format: flags.TraceFormat = "mooncake",
     trace_block_size: flags.TraceBlockSize = None,

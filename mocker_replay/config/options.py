@@ -20,12 +20,15 @@ TRACE_FORMATS = {
     "mooncake": True,
     "mooncake-delta": False,
     "mooncake_delta": False,
-    "agentic_mooncake": False,
-    "agentic-mooncake": False,
+    "agentic_mooncake": True,
+    "agentic-mooncake": True,
     "weka": False,
     "applied_compute_agentic": False,
     "dynamo": False,
 }
+# Formats whose traces are graphs of requests, and those that may be.
+GRAPH_FORMATS = ("agentic_mooncake", "agentic-mooncake", "weka")
+MAY_BE_GRAPH = (*GRAPH_FORMATS, "dynamo")
 MOONCAKE_BLOCK_SIZE = 512  # tokens a hash id stands for, where the trace does not say
 TimestampUnit = Literal["s", "ms", "us"]
 MissingTimestamps = Literal["refuse", "zero", "previous"]
@@ -46,6 +49,9 @@ _CHOICES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("missing_hash_ids", get_args(MissingHashIds), get_args(MissingHashIds)),
 )
 
+EXECUTION_MODEL_IS = ": the name of the one model that this engine stands for, whatever models were recorded"
+NO_CLOSED_LOOP = ": a graph says itself what starts when; agentic_lanes bounds the plays at a time"
+
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
@@ -63,6 +69,8 @@ class ReplayOptions:
     missing_timestamps: MissingTimestamps = "refuse"  # a first turn without one
     surplus_hash_ids: SurplusHashIds = "ignore"  # more than one hash id beyond the prompt's blocks
     missing_hash_ids: MissingHashIds = "refuse"  # prompt blocks without a hash id
+    execution_model: str | None = None  # of a graph: the model that stands in for the recorded ones
+    agentic_lanes: int | None = None  # of a graph: plays at a time; None: each at its own time
     max_sim_time_ms: float | None = None
     sla_ttft_ms: float | None = None
     sla_itl_ms: float | None = None
@@ -95,14 +103,15 @@ class ReplayOptions:
             raise UsageError.of(faults)
 
     def to_mapping(self) -> dict[str, object]:
-        """Every option by name, in the order of the fields."""
-        return dataclasses.asdict(self)
+        """Every option by name, in the order of the fields; those of graphs only where they are set."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if not _is_unset(name, value)}
 
     def _faults(self, faulty: set[str]) -> Iterator[tuple[str, str]]:
         yield from self._choices()
         yield from self._counts()
         yield from self._numbers()
         yield from self._policy()
+        yield from self._graphs(faulty)
         if "kv_event_lag_ms" not in faulty and self.kv_event_lag_ms is not None and self.router_mode == "round_robin":
             yield "kv_event_lag_ms", "is only of use with router_mode kv_router"
         if self.sla_e2e_ms is not None and (self.sla_ttft_ms is not None or self.sla_itl_ms is not None):
@@ -117,6 +126,18 @@ class ReplayOptions:
             elif value not in built:
                 yield field, f"not built yet; this version knows {', '.join(built)}"
 
+    def _graphs(self, faulty: set[str]) -> Iterator[tuple[str, str]]:
+        model = self.execution_model
+        if model is None:
+            if self.trace_format in GRAPH_FORMATS:
+                yield "execution_model", f"is required with trace_format {self.trace_format}{EXECUTION_MODEL_IS}"
+        elif not isinstance(model, str) or not model.strip():
+            yield "execution_model", "must be a text that is not blank"
+        if self.agentic_lanes is not None and "agentic_lanes" not in faulty and self.trace_format not in MAY_BE_GRAPH:
+            yield "agentic_lanes", f"is only of use with trace_format {', '.join(MAY_BE_GRAPH)}"
+        if self.replay_concurrency is not None and self.trace_format in GRAPH_FORMATS:
+            yield "replay_concurrency", f"cannot be used with trace_format {self.trace_format}{NO_CLOSED_LOOP}"
+
     def _policy(self) -> Iterator[tuple[str, str]]:
         if not isinstance(self.policy, str) or not self.policy:
             yield "policy", "must be the name of a policy"
@@ -127,7 +148,7 @@ class ReplayOptions:
             yield "policy_options", "every value must be a text, a number, true, false or null"
 
     def _counts(self) -> Iterator[tuple[str, str]]:
-        for field in ("num_workers", "replay_concurrency", "trace_block_size"):
+        for field in ("num_workers", "replay_concurrency", "trace_block_size", "agentic_lanes"):
             value = getattr(self, field)
             if value is None and field != "num_workers":
                 continue
@@ -150,3 +171,8 @@ class ReplayOptions:
                 yield field, "must be finite and positive"
             elif not (math.isfinite(value) and value >= 0):
                 yield field, "must be finite and non-negative"
+
+
+def _is_unset(name: str, value: object) -> bool:
+    """Settings that came later and are not in use: they leave no trace in logs and manifests."""
+    return value is None and name in ("execution_model", "agentic_lanes")

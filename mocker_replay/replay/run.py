@@ -156,7 +156,7 @@ def trace_source(trace: str | os.PathLike[str] | TraceSource, options: ReplayOpt
     return open_trace(
         trace,
         trace_format=options.trace_format,
-        trace_block_size=options.effective_trace_block_size,
+        trace_block_size=options.trace_block_size,
         timestamp_unit=options.timestamp_unit,
         closed_loop=options.replay_concurrency is not None,
         missing_timestamps=options.missing_timestamps,

@@ -5,7 +5,7 @@ Decides the columns a replay works with and their units. Never reads a file and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, get_args
 
@@ -55,6 +55,17 @@ class RowBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class GraphFacts:
+    """What a trace says about itself as a graph of requests."""
+
+    source: Mapping[str, str]  # `format` and `digest` of what the graph was made from, for reports
+    digest: str  # BLAKE3 of the graph itself, hex: equal for equal graphs, whatever file they came from
+    num_plays: int
+    num_edges: int
+    models: tuple[str, ...]  # recorded ones, sorted
+
+
+@dataclass(frozen=True, slots=True)
 class TraceFacts:
     """What one complete, faultless reading of a trace has established."""
 
@@ -75,6 +86,7 @@ class TraceFacts:
     timestamp_unit: TimestampUnit
     trace_block_size: int
     warnings: tuple[str, ...]
+    graph: GraphFacts | None = None  # None: the rows do not depend on each other; else the source is a GraphSource
 
     @property
     def span_ms(self) -> float:
