@@ -19,11 +19,17 @@ class FaultList:
 
     def __init__(self, file: str) -> None:
         self.file = file
+        self._rank_of_file = {file: 0}
         self.listed: list[Fault] = []
         self.omitted = 0
 
     def __len__(self) -> int:
         return len(self.listed) + self.omitted
+
+    def turn_to(self, file: str) -> None:
+        """Faults that follow are of another file of the same trace."""
+        self.file = file
+        self._rank_of_file.setdefault(file, len(self._rank_of_file))
 
     def add(self, line: int, field: str, rule: str, value: object = None) -> None:
         """Note one fault; `value` is what stands in the file, None when nothing does."""
@@ -33,8 +39,9 @@ class FaultList:
             self.omitted += 1
 
     def error(self) -> TraceError:
-        """All of them as one exception, ordered by line."""
-        return TraceError(sorted(self.listed, key=lambda fault: fault.line), self.omitted)
+        """All of them as one exception, ordered by file and line."""
+        ordered = sorted(self.listed, key=lambda fault: (self._rank_of_file[fault.file], fault.line))
+        return TraceError(ordered, self.omitted)
 
 
 def whole_file_error(file: str, rule: str, line: int = 0) -> TraceError:

@@ -35,6 +35,7 @@ class PlayRequests:
 
     start_s: Sequence[float]
     end_s: Sequence[float]
+    names: Sequence[str]  # tells requests of the same times apart: the last by name counts as the latest
 
 
 @dataclass(slots=True)
@@ -162,12 +163,18 @@ class _LatestEnded:
         while self._running and self._running[0][0] <= now_s + EPSILON_S:
             _, request, stream = heapq.heappop(self._running)
             before = self._latest[stream]
+            if before != NO_REQUEST and self._order(before) > self._order(request):
+                continue  # the same instant, within the precision of the times
             if before != NO_REQUEST:
                 del self._ends[bisect_left(self._ends, (self._requests.end_s[before], stream))]
                 del self._starts[bisect_left(self._starts, (self._requests.start_s[before], stream))]
             self._latest[stream] = request
             insort(self._ends, (self._requests.end_s[request], stream))
             insort(self._starts, (self._requests.start_s[request], stream))
+
+    def _order(self, request: int) -> tuple[float, float, str]:
+        times = self._requests.end_s[request], self._requests.start_s[request]
+        return *times, self._requests.names[request]
 
     def not_implied(self, stream: int) -> list[int]:
         """Those of other streams that had not ended when another of them started."""

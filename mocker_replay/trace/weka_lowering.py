@@ -27,13 +27,12 @@ _DIGEST_CHARS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class WekaRequest:
-    """One model call as it was recorded; times in seconds on the clock of its play."""
+    """One model call as it was recorded."""
 
     outer: int  # position in the list of the play
     inner: int | None  # position in the list of its sub-agent
-    line: int
-    start_s: float
-    end_s: float
+    start_s: float  # on the clock of the play, or of its sub-agent
+    api_s: float  # how long it took
     model: str
     input_tokens: int
     output_tokens: int
@@ -45,9 +44,10 @@ class WekaAgent:
     """One sub-agent: requests `first` to `end` of its play."""
 
     outer: int
+    start_s: float
     agent_id: str
     is_awaited: bool
-    end_s: float | None  # as recorded; None: with its last request
+    duration_ms: int | None  # None: until its last request ended
     first: int
     end: int
     parent: int  # the request of the play that spawned it
@@ -60,6 +60,7 @@ class WekaPlay:
     source: str  # names the object within its corpus
     play_id: str
     block_size: int
+    line: int  # where the object begins
     requests: Sequence[WekaRequest]
     agents: Sequence[WekaAgent]
 
@@ -92,28 +93,32 @@ class BlockIds:
         return known
 
 
-def add_play(parts: GraphParts, play: WekaPlay, blocks: BlockIds) -> None:
-    """Lower a play and put it behind those before it."""
+def add_play(parts: GraphParts, play: WekaPlay, blocks: BlockIds, *, is_relative: bool) -> None:
+    """Lower a play and put it behind those before it.
+
+    Args:
+        is_relative: times of sub-agents count from their own start.
+    """
     prefix = f"weka:{blake3(play.source.encode()).hexdigest()[:_DIGEST_CHARS]}"
     requests = play.requests
+    times = _times(play, [_request_id(prefix, request) for request in requests], is_relative=is_relative)
     in_agent = {number for agent in play.agents for number in range(agent.first, agent.end)}
-    root = _streams_of(requests, [number for number in range(len(requests)) if number not in in_agent])
-    sub_agents = [_sub_agent(requests, agent) for agent in play.agents]
+    root = _streams_of(requests, times, [number for number in range(len(requests)) if number not in in_agent])
+    sub_agents = [_sub_agent(requests, times, agent) for agent in play.agents]
     sessions = dict(_session_names(f"{prefix}:session:root", root))
     for agent, found in zip(play.agents, sub_agents, strict=True):
         sessions.update(_session_names(f"{prefix}:session:subagent:{agent.outer}:{agent.agent_id}", found.streams))
-    times = PlayRequests([request.start_s for request in requests], [request.end_s for request in requests])
     edges = edges_of_play(times, root, sub_agents)
     blocks.start_play()
     first_s = min(times.start_s)
     rows = [
         GraphRow(
-            request_id=_request_id(prefix, request),
-            line=request.line,
+            request_id=times.names[number],
+            line=play.line,
             input_tokens=request.input_tokens,
             output_tokens=request.output_tokens,
             hash_ids=blocks.of(request, play.block_size),
-            not_before_ms=milliseconds(request.start_s - first_s),
+            not_before_ms=milliseconds(times.start_s[number] - first_s),
             session_name=sessions[number],
             model=request.model,
         )
@@ -127,28 +132,42 @@ def _request_id(prefix: str, request: WekaRequest) -> str:
     return f"{prefix}:request:outer:{request.outer}{inner}"
 
 
-def _streams_of(requests: Sequence[WekaRequest], numbers: Sequence[int]) -> list[Stream]:
+def _times(play: WekaPlay, names: list[str], *, is_relative: bool) -> PlayRequests:
+    """When each request started and ended on the clock of its play."""
+    start_s = [request.start_s for request in play.requests]
+    if is_relative:
+        for agent in play.agents:
+            for number in range(agent.first, agent.end):
+                start_s[number] += agent.start_s
+    ends_s = [start + request.api_s for start, request in zip(start_s, play.requests, strict=True)]
+    return PlayRequests(start_s, ends_s, names)
+
+
+def _streams_of(requests: Sequence[WekaRequest], times: PlayRequests, numbers: Sequence[int]) -> list[Stream]:
     """Streams of some requests of a play, as numbers of the play."""
     chosen = [requests[number] for number in numbers]
     agent = AgentRequests(
-        start_s=[request.start_s for request in chosen],
-        end_s=[request.end_s for request in chosen],
+        start_s=[times.start_s[number] for number in numbers],
+        end_s=[times.end_s[number] for number in numbers],
         output_tokens=[request.output_tokens for request in chosen],
         models=[request.model for request in chosen],
         hash_ids=[request.hash_ids for request in chosen],
     )
     return [
-        Stream([numbers[at] for at in stream.requests], NO_REQUEST if stream.fork == NO_REQUEST else numbers[stream.fork])
+        Stream(
+            [numbers[at] for at in stream.requests], NO_REQUEST if stream.fork == NO_REQUEST else numbers[stream.fork]
+        )
         for stream in split_streams(agent)
     ]
 
 
-def _sub_agent(requests: Sequence[WekaRequest], agent: WekaAgent) -> SubAgent:
+def _sub_agent(requests: Sequence[WekaRequest], times: PlayRequests, agent: WekaAgent) -> SubAgent:
     numbers = range(agent.first, agent.end)
-    end_s = agent.end_s
-    if end_s is None:
-        end_s = max((requests[number].end_s for number in numbers), default=0.0)
-    return SubAgent(agent.parent, _streams_of(requests, numbers), agent.is_awaited, end_s, agent.end)
+    if agent.duration_ms is None:
+        end_s = max((times.end_s[number] for number in numbers), default=agent.start_s)
+    else:
+        end_s = agent.start_s + agent.duration_ms / 1000.0
+    return SubAgent(agent.parent, _streams_of(requests, times, numbers), agent.is_awaited, end_s, agent.end)
 
 
 def _session_names(name: str, streams: Sequence[Stream]) -> Iterator[tuple[int, str]]:

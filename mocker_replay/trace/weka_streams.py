@@ -184,7 +184,9 @@ class _Splitter:
                 self._tail[parent] = self._tail[child]
                 self._is_spliced[child] = True
                 parents[child] = NO_STREAM
-                rest = at_tail[at_tail > child]
+                rest = at_tail[
+                    (at_tail != child) & (starts_s[at_tail] + EPSILON_S >= self._all.start_s[self._tail[parent]])
+                ]
                 if len(rest):
                     in_common = self._prefixes.shared_with_all(self._prefixes.rank[self._tail[parent]])
                     now = in_common[[self._prefixes.rank[self._members[stream][0]] for stream in rest.tolist()]]
