@@ -232,7 +232,7 @@ class RunBooks:
             request_ids=self.sinks.request_ids(),
             session_names=session_names(rows) if reported and rows is not None else None,
             sessions_reported=reported,
-            graph=None if self.graph is None else run_graph(self.graph, trace, options.agentic_lanes),
+            graph=None if self.graph is None else run_graph(self.graph, trace, self.workload.lane),
             num_skipped=self.workload.num_skipped,
             placements=self.router.placements if self.router is not None else None,
             warnings=trace.warnings,

@@ -5,6 +5,8 @@ Decides who counts as root and as parent of a request. Never decides when anythi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from mocker_replay.config import ReplayOptions
@@ -39,8 +41,12 @@ def require_settings(options: ReplayOptions, facts: TraceFacts) -> None:
         raise UsageError(f"replay_concurrency cannot be used with a graph of requests{NO_CLOSED_LOOP}")
 
 
-def run_graph(graph: TraceGraph, facts: TraceFacts, num_lanes: int | None) -> RunGraph:
-    """The graph as a report needs it."""
+def run_graph(graph: TraceGraph, facts: TraceFacts, lane: Sequence[int]) -> RunGraph:
+    """The graph as a report needs it.
+
+    Args:
+        lane: of each play, -1: none.
+    """
     assert facts.graph is not None, "a graph has its facts"
     is_root = np.diff(graph.edge_offsets) == 0
     roots = np.flatnonzero(is_root)
@@ -57,7 +63,7 @@ def run_graph(graph: TraceGraph, facts: TraceFacts, num_lanes: int | None) -> Ru
         is_root=is_root,
         only_root=only_root,
         parent=_spawners(graph),
-        num_lanes=num_lanes,
+        lane=lane,
     )
 
 

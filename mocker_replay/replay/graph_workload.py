@@ -43,7 +43,7 @@ class GraphWorkload:
         self.num_skipped = 0
         self._graph = graph
         self._named = False
-        self._num_lanes = num_lanes
+        self._by_lane = num_lanes is not None
         self._hash_ids: Uint64s = dense_ids(graph.hash_ids, {}) if renumber else graph.hash_ids
         self._order: list[int] = np.argsort(graph.play, kind="stable").tolist()  # requests, play after play
         self._first_of_play = np.searchsorted(graph.play[self._order], np.arange(len(graph.play_ids) + 1)).tolist()
@@ -63,15 +63,16 @@ class GraphWorkload:
         self._num_running = [0] * num_plays
         self._failed = bytearray(num_plays)
         self._started_ms = [0.0] * num_plays
+        self.lane: list[int] = [-1] * num_plays  # where a play runs or ran; -1: nowhere yet, or there are no lanes
+        self._num_started = 0
+        self._num_at_once = num_plays if num_lanes is None else min(num_lanes, num_plays)
 
     # -- what a replay asks -------------------------------------------------------------------------
 
     def start(self, fleet: Fleet) -> None:
-        num_plays = len(self._num_left)
-        first = num_plays if self._num_lanes is None else min(self._num_lanes, num_plays)
         ready: list[int] = []
-        for play in range(first):
-            self._start_play(play, 0.0, ready)
+        for lane in range(self._num_at_once):
+            self._start_next_play(lane, 0.0, ready)
         self._hand_over(fleet, ready)
         fleet.set_horizon(math.inf)
 
@@ -96,7 +97,7 @@ class GraphWorkload:
 
     def ended(self, fleet: Fleet, ends: Sequence[tuple[int, bool]]) -> None:
         ready: list[int] = []
-        for request, completed in ends:
+        for request, completed in sorted(ends):  # two lanes that become free at once go on in order of the requests
             play = self._play[request]
             self._state[request] = _ENDED
             self._num_running[play] -= 1
@@ -104,10 +105,8 @@ class GraphWorkload:
                 self._fail(fleet, play)
             elif not self._failed[play]:
                 self._fire(self._on_completion, request, fleet.now_ms, ready)
-            if self._num_lanes is not None and not self._num_left[play] and not self._num_running[play]:
-                following = play + self._num_lanes
-                if following < len(self._num_left):
-                    self._start_play(following, fleet.now_ms, ready)
+            if self._by_lane and not self._num_left[play] and not self._num_running[play]:
+                self._start_next_play(self.lane[play], fleet.now_ms, ready)
         self._hand_over(fleet, [request for request in ready if not self._failed[self._play[request]]])
 
     # -- how it decides -----------------------------------------------------------------------------
@@ -115,8 +114,15 @@ class GraphWorkload:
     def _requests_of(self, play: int) -> list[int]:
         return self._order[self._first_of_play[play] : self._first_of_play[play + 1]]
 
-    def _start_play(self, play: int, now_ms: float, ready: list[int]) -> None:
+    def _start_next_play(self, lane: int, now_ms: float, ready: list[int]) -> None:
+        """A lane that is free takes the next play in order, whoever had it before."""
+        play = self._num_started
+        if play == len(self._num_left):
+            return
+        self._num_started += 1
         self._started_ms[play] = now_ms
+        if self._by_lane:
+            self.lane[play] = lane
         ready += [request for request in self._requests_of(play) if not self._unfired[request]]
 
     def _fire(self, followers: _Followers, request: int, at_ms: float, ready: list[int]) -> None:

@@ -31,6 +31,7 @@ class Workload(Protocol):
     hears_arrivals: bool  # and of arrivals
     rows_read: int
     num_skipped: int  # rows that will never arrive, by rules of the trace
+    lane: list[int]  # by play of a graph, -1: none
 
     def start(self, fleet: Fleet) -> None:
         """Hand over what is known before time 0."""
@@ -117,6 +118,9 @@ class _Independent:
     hears_arrivals = False
     num_skipped = 0
 
+    def __init__(self) -> None:
+        self.lane: list[int] = []
+
     def arrived(self, fleet: Fleet, request: int, at_ms: float) -> None:
         raise AssertionError("arrivals make nothing due here")
 
@@ -127,6 +131,7 @@ class Stream(_Independent):
     wakes = False
 
     def __init__(self, batches: Iterator[RowBatch], base_ms: float, ratio: float) -> None:
+        super().__init__()
         self.rows_read = 0
         self._batches = batches
         self._base_ms = base_ms
@@ -162,6 +167,7 @@ class _Loaded(_Independent):
     wakes = True
 
     def __init__(self, batches: Iterator[RowBatch]) -> None:
+        super().__init__()
         self.rows = concatenate(list(batches))
         self.rows_read = len(self.rows)
         self._named = False

@@ -78,7 +78,7 @@ class RunGraph:
     is_root: npt.NDArray[np.bool_]  # (num_requests,) waits for no other request
     only_root: npt.NDArray[np.int64]  # (num_plays,) its one root; -1: it has several
     parent: npt.NDArray[np.int64]  # (num_requests,) who spawned it, -1: nobody
-    num_lanes: int | None  # plays at a time, None: no lanes
+    lane: Sequence[int]  # by play; -1: it never started, or there are no lanes
 
     def __len__(self) -> int:
         return len(self.play)

@@ -56,8 +56,8 @@ def place_in_graph(row: int, arrival_ms: float, facts: RunFacts) -> dict[str, An
         "play_id": graph.play_ids[play],
         "conversation_id": graph.session_names[row],
     }
-    if graph.num_lanes is not None:
-        agentic["lane_id"] = f"lane:{play % graph.num_lanes}"
+    if graph.lane[play] >= 0:
+        agentic["lane_id"] = f"lane:{graph.lane[play]}"
     root, parent = int(graph.only_root[play]), int(graph.parent[row])
     if root >= 0:
         agentic["root_id"] = facts.request_name(root)
