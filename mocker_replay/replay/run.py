@@ -17,6 +17,7 @@ from mocker_replay.log.compression import Sink
 from mocker_replay.policies import LoadedPolicy, Policy, load_policy, ready
 from mocker_replay.replay.accelerated import AcceleratedRun, Progress
 from mocker_replay.replay.books import RunBooks
+from mocker_replay.replay.graph_facts import require_settings
 from mocker_replay.replay.interrupt import InterruptFlag
 from mocker_replay.replay.result import ReplayResult
 from mocker_replay.replay.sinks import Sinks
@@ -80,6 +81,7 @@ def replay(
     source = trace_source(trace, options)
     try:
         facts = source.scan()
+        require_settings(options, facts)
         sinks = Sinks(
             engine, options, facts, events=events, event_level=event_level, requests=requests, summary=summary,
             telemetry=telemetry, realtime=realtime,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
@@ -106,7 +106,7 @@ class Sinks:
         options = self._options.to_mapping()
         # Who keeps the time is no matter of what was replayed: it stands under `wall`.
         del options["mode"]
-        header = {
+        header: dict[str, Any] = {
             "clock": "measured" if realtime is not None and realtime.clock == "measured" else "virtual",
             "trace": {
                 "format": self._facts.format,
@@ -118,6 +118,8 @@ class Sinks:
             "config": self._engine.to_mapping(),
             "options": options,
         }
+        if self._facts.graph is not None:
+            header["trace"] |= {"plays": self._facts.graph.num_plays, "edges": self._facts.graph.num_edges}
         if realtime is not None:
             header["wall"] = {"mode": "realtime", **dataclasses.asdict(realtime)}
         return header
@@ -156,7 +158,7 @@ class Sinks:
         if "telemetry" in self._streams:
             self._streams["telemetry"].write(orjson.dumps(sample, option=orjson.OPT_APPEND_NEWLINE))
 
-    def add_names(self, first_row: int, names: list[str | None]) -> None:
+    def add_names(self, first_row: int, names: Sequence[str | None]) -> None:
         """Names of rows, before any of their events."""
         for row, name in enumerate(names, first_row):
             if name is not None:
@@ -211,7 +213,9 @@ class Sinks:
             stopped: the engine could not go on. wall: what the footer says about the clock.
         """
         if self._log is not None:
-            self._log.close(cut=result.facts.cut, interrupted=result.facts.interrupted, stopped=stopped, wall=wall)
+            facts = result.facts
+            skipped = None if facts.graph is None else facts.num_skipped
+            self._log.close(cut=facts.cut, interrupted=facts.interrupted, stopped=stopped, skipped=skipped, wall=wall)
             self._log = None
         if "requests" in self._streams:
             for chunk in _chunks(result):

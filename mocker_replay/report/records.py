@@ -20,6 +20,7 @@ from mocker_replay.report.facts import (
     Placement,
     RunFacts,
 )
+from mocker_replay.report.plays import place_in_graph
 
 UUID_SEED: Final = 0
 _CHUNK_ROWS: Final = 1024  # rows turned into Python values at a time, so that memory stays flat
@@ -138,7 +139,7 @@ def _record(row: int, figures: _Row, later: Sequence[tuple[float, int]], facts: 
     }
     if figures.status != COMPLETED:
         record |= _failure(figures)
-    return record
+    return record | place_in_graph(row, figures.arrival_ms, facts)
 
 
 def _session_name(figures: _Row, facts: RunFacts) -> str | None:

@@ -1,6 +1,7 @@
 """The differential fuzzer: random cases through a subject and the reference wheel.
 
     python -m tests.fuzz.peer --cases 5000 --seed 1
+    python -m tests.fuzz.peer --cases 1000 --graphs
 
 Needs the wheel (`pip install '.[peer]'`, or MR_PEER_PYTHON naming an interpreter that has it). Ends with 1 when a
 case differs; each such case is shrunk and written to the folder given by `--failures`.
@@ -12,21 +13,24 @@ import argparse
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.fuzz.generate import make_case
+from tests.fuzz.graphs import make_graph_case
 from tests.fuzz.minimise import as_json, minimise
 from tests.fuzz.verdict import Kind, Runner, Verdict, judge
 from tests.fuzz.wheel import WHY_MISSING, Wheel, peer_python
 from tests.parity.cases import Case
 from tests.parity.runners import RUNNERS
 
+MakeCase = Callable[[int], Case]
 PROGRESS_EVERY = 500
 PASSES_EVERY = 4  # every so many cases the forward-pass records are compared too
 
 
-def run_seed(seed: int, runner: Runner, wheel: Wheel) -> tuple[Case, Verdict]:
-    case = make_case(seed)
+def run_seed(seed: int, runner: Runner, wheel: Wheel, make: MakeCase = make_case) -> tuple[Case, Verdict]:
+    case = make(seed)
     return case, judge(case, runner, wheel, with_passes=seed % PASSES_EVERY == 0)
 
 
@@ -54,6 +58,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="seeds are SEED*1000000 and the numbers after it")
     parser.add_argument("--subject", choices=sorted(RUNNERS), default="product")
     parser.add_argument("--failures", type=Path, default=Path("build/fuzz-failures"))
+    parser.add_argument("--graphs", action="store_true", help="graphs of requests in place of rows")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the fifth difference")
     parser.add_argument("--timeout-s", type=float, default=20.0, help="limit for one run of the wheel")
     return parser.parse_args(argv)
@@ -66,12 +71,13 @@ def main(argv: list[str] | None = None) -> int:
         print(WHY_MISSING, file=sys.stderr)
         return 2
     runner = RUNNERS[options.subject]
+    make = make_graph_case if options.graphs else make_case
     kinds: Counter[str] = Counter()
     differing = 0
     started = time.monotonic()
     with Wheel(python, options.timeout_s) as wheel:
         for seed in range(options.seed * 1_000_000, options.seed * 1_000_000 + options.cases):
-            case, verdict = run_seed(seed, runner, wheel)
+            case, verdict = run_seed(seed, runner, wheel, make)
             kinds[verdict.kind.value] += 1
             if verdict.differences:
                 differing += 1

@@ -74,6 +74,8 @@ def read_replay_case(data: dict[str, Any]) -> Case:
     args = {key: value for key, value in data["args"].items() if key not in OBSERVERS}
     if "telemetry" in data["expect"]:
         args.setdefault("telemetry_sample_interval_ms", 1000.0)
+    if data["format"] not in ("mooncake", "synthetic"):
+        args["trace_format"] = data["format"]
     files = data.get("trace_files")
     text = files[0]["text"] if files else data.get("trace_text", _text(data.get("trace", [])))
     count = len(files) if files else 1

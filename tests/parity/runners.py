@@ -159,11 +159,14 @@ def passes_of_log(events: Path) -> Iterator[dict[str, Any]]:
 
 
 def failures_of_log(events: Path) -> Iterator[tuple[int, str]]:
-    """Row and reason of each failed request; rows of these traces have no names of their own."""
+    """Row and reason of each failed request; an arrival says which row a name of its own is."""
+    rows: dict[str, int] = {}
     for line in events.read_text().splitlines():
         event = json.loads(line)
-        if event["event"] == "failure":
-            yield int(event["request"].removeprefix("r")), event["reason"]
+        if event["event"] == "arrival":
+            rows[event["request"]] = event["row"] if "row" in event else int(event["request"].removeprefix("r"))
+        elif event["event"] == "failure":
+            yield rows[event["request"]], event["reason"]
 
 
 def log_footer(events: Path) -> dict[str, Any]:
