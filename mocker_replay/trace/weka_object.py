@@ -144,9 +144,8 @@ class _Reading:
         else:
             hash_ids = fields.ids("hash_ids", "Q", _MAX_U64, is_required=False) or hash_ids
         api_s = self._seconds(fields, "api_time", is_required=False) or 0.0
-        if fields.faulty:
+        if start_s is None or model is None or input_tokens is None or output_tokens is None or fields.faulty:
             return None
-        assert start_s is not None and model is not None and input_tokens is not None and output_tokens is not None
         return WekaRequest(outer, inner, start_s, api_s, model, input_tokens, output_tokens, hash_ids)
 
     def _agent(self, pairs: Iterable[tuple[str, Any]], outer: int) -> None:
@@ -169,9 +168,8 @@ class _Reading:
                 fields.refuse("requests", rule, None)
         if self._latest_own is None:
             fields.refuse("agent_id", "must have a request listed before it, which started it", agent_id)
-        if fields.faulty:
+        if start_s is None or agent_id is None or self._latest_own is None or fields.faulty:
             return
-        assert start_s is not None and agent_id is not None and self._latest_own is not None
         end = len(self._requests)
         self._agents.append(
             WekaAgent(outer, start_s, agent_id, status == "completed", duration_ms, first, end, self._latest_own)
