@@ -15,6 +15,8 @@ CLASSES: tuple[tuple[str, str], ...] = (
     (r"trace line (?P<line>\d+)", "TraceError"),
     (r"session request_(?P<line>\d+)\b", "TraceError"),
     (r"did not contain any requests", "TraceError"),
+    (r"source_play_ordinal|in play \S+ depends on|cannot depend on itself|cycle detected", "TraceError"),
+    (r"agentic Mooncake (version|schema|source)", "TraceError"),
     (r"requires exactly one trace file", "UsageError"),
     (r"offline replay only supports aggregated workers", "UsageError"),
     (r"trace_block_size must be", "UsageError"),

@@ -11,10 +11,12 @@ from typing import Any
 
 from tests.model import report as model_report
 from tests.model.engine_model import run_model
+from tests.model.graphs import GraphModel
 from tests.model.synthetic import synthetic_rows
 from tests.parity.cases import Case
 
 SLA = ("sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms")
+GRAPHS = ("agentic_mooncake", "agentic-mooncake")
 SYNTHETIC = (
     "input_tokens",
     "output_tokens",
@@ -81,18 +83,23 @@ def block_size_of(config: Mapping[str, Any]) -> int:
 def run_model_case(case: Case, folder: Path) -> Outcome:
     """The case through the model; options it has no use for are dropped."""
     config = case.config_with_files(folder)
-    if case.format == "synthetic":
+    graph: GraphModel | None = None
+    if case.format in GRAPHS:
+        rows, args = [], {k: v for k, v in case.args.items() if k not in ("trace_format", "execution_model")}
+        graph = GraphModel(case.trace_text, args.pop("arrival_speedup_ratio", 1.0), args.pop("agentic_lanes", None))
+        args["trace_block_size"] = graph.block_size
+    elif case.format == "synthetic":
         make, args = split_synthetic(case)
         rows = synthetic_rows(**make, block_size=block_size_of(config))
         args["trace_block_size"] = block_size_of(config)
     else:
         rows, args = case.rows, dict(case.args)
     sla = {key: args.pop(key) for key in SLA if key in args}
-    run = run_model(rows, config, **args)
+    run = run_model(rows, config, **args, graph=graph)
     failed = any(f.status in ("failed", "rejected") for f in run.figures)
     return Outcome(
-        records=model_report.request_records(run),
-        summary=model_report.summary(run, **sla),
+        records=model_report.request_records(run, graph),
+        summary=model_report.summary(run, **sla) | ({} if graph is None else graph.summary(run)),
         telemetry=run.telemetry,
         passes=run.records,
         end_ms=run.end_ms,
