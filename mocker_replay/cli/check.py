@@ -5,6 +5,7 @@ It decides what goes to which stream; faults are found by the readers, figures b
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -22,8 +23,8 @@ _TRACE: Final = "Reading the trace"
 
 
 def check(
-    trace: flags.Trace,
-    trace_format: flags.TraceFormat = "mooncake",
+    trace: flags.Traces,
+    trace_format: flags.TraceFormat = "auto",
     trace_block_size: flags.TraceBlockSize = None,
     timestamp_unit: flags.TimestampUnit = "ms",
     closed_loop: Annotated[
@@ -33,6 +34,12 @@ def check(
     missing_timestamps: flags.MissingTimestamps = "refuse",
     surplus_hash_ids: flags.SurplusHashIds = "refuse",
     missing_hash_ids: flags.MissingHashIds = "refuse",
+    estimate_prefix: flags.EstimatePrefix = None,
+    failed_rows: flags.FailedRows = None,
+    max_text_gib: flags.MaxTextGib = None,
+    weka_nested_timestamp_basis: flags.WekaNestedTimestampBasis = None,
+    trace_shared_prefix_ratio: flags.TraceSharedPrefixRatio = None,
+    trace_num_prefix_groups: flags.TraceNumPrefixGroups = None,
     num_gpu_blocks: Annotated[
         int | None, typer.Option(rich_help_panel=_POOL, help="Hold requests against a pool of so many KV blocks.")
     ] = None,
@@ -62,17 +69,23 @@ def check(
             missing_timestamps=missing_timestamps,  # type: ignore[arg-type]
             surplus_hash_ids=surplus_hash_ids,  # type: ignore[arg-type]
             missing_hash_ids=missing_hash_ids,  # type: ignore[arg-type]
+            estimate_prefix=estimate_prefix,
+            failed_rows=failed_rows,  # type: ignore[arg-type]
+            max_text_gib=max_text_gib,
+            weka_nested_timestamp_basis=weka_nested_timestamp_basis,  # type: ignore[arg-type]
+            trace_shared_prefix_ratio=trace_shared_prefix_ratio,
+            trace_num_prefix_groups=trace_num_prefix_groups,
         )
         with source:
             facts, profile = source.scan(), profile_trace(source, pool)
     except TraceError as error:
         if json:
-            _print_json(trace, list(error.faults), error.omitted, None, None)
+            _print_json(trace, error, None, None)
         else:
             complain(error)
         return int(ExitCode.USAGE)
     if json:
-        _print_json(trace, [], 0, facts, profile)
+        _print_json(trace, None, facts, profile)
     else:
         warn(facts.warnings)
         sys.stdout.write(_text(facts, profile))
@@ -98,26 +111,40 @@ def _pool(num_gpu_blocks: int | None, block_size: int, max_model_len: int | None
 
 
 def _print_json(
-    trace: str, faults: list[Fault], omitted: int, facts: TraceFacts | None, profile: TraceProfile | None
+    traces: list[str], error: TraceError | None, facts: TraceFacts | None, profile: TraceProfile | None
 ) -> None:
     import orjson
 
+    faults, omitted = ((), 0) if error is None else (error.faults, error.omitted)
+    names = [trace.encode(errors="backslashreplace").decode() for trace in traces]  # a path need not be Unicode
     found = [{"line": f.line or None, "field": f.field, "value": f.value, "rule": f.rule} for f in faults]
     document = {
-        "trace": trace.encode(errors="backslashreplace").decode(),  # a path need not be Unicode
+        "trace": names[0] if len(names) == 1 else names,
         "num_faults": len(faults) + omitted,
         "faults": found,
         "warnings": [] if facts is None else facts.warnings,
         "format": None if facts is None else facts.format,
         "digest": None if facts is None else facts.digest,
+        **_more(error, facts),
         "profile": None if profile is None else profile.to_mapping(),
     }
     sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
 
 
+def _more(error: TraceError | None, facts: TraceFacts | None) -> dict[str, object]:
+    """What only some traces have: a hint at another format, assumptions of the reader."""
+    more: dict[str, object] = {}
+    if error is not None and error.hint:
+        more["hint"] = error.hint
+    if facts is not None and facts.assumptions is not None:
+        more["assumed"] = dataclasses.asdict(facts.assumptions)
+    return more
+
+
 def _text(facts: TraceFacts, profile: TraceProfile) -> str:
     lines = [
-        ("trace", f"{facts.name} ({facts.format}, {profile.trace_block_size} tokens a hash id)"),
+        ("trace", f"{facts.name} ({facts.format}, {profile.trace_block_size} tokens a {_unit_of_blocks(facts)})"),
+        *_assumed(facts),
         ("rows", f"{profile.num_rows:,}"),
         ("sessions", _sessions(profile)),
         ("span", _span(profile)),
@@ -145,6 +172,15 @@ def _text(facts: TraceFacts, profile: TraceProfile) -> str:
     return "".join(f"{name:<16}{text}\n" for name, text in lines)
 
 
+def _assumed(facts: TraceFacts) -> list[tuple[str, str]]:
+    return [] if facts.assumptions is None else [("assumed", "; ".join(facts.assumptions.texts()))]
+
+
+def _unit_of_blocks(facts: TraceFacts) -> str:
+    has_ids = facts.assumptions is None or facts.assumptions.estimate_prefix is None
+    return "hash id" if has_ids else "block"
+
+
 def _sessions(profile: TraceProfile) -> str:
     if not profile.num_multi_turn_sessions:
         return f"{profile.num_sessions:,}, one turn each"
@@ -164,7 +200,8 @@ def _timestamps(profile: TraceProfile) -> str:
     order = "in order" if profile.is_sorted else "not in order"
     likely = profile.likely_timestamp_unit
     doubt = "" if likely == profile.timestamp_unit else f", but look like {likely}"
-    return f"read as {profile.timestamp_unit}{doubt}, {order}"
+    unit = "dates and times" if profile.timestamp_unit == "datetime" else profile.timestamp_unit
+    return f"read as {unit}{doubt}, {order}"
 
 
 def _spread(spread: Spread) -> str:

@@ -36,14 +36,16 @@ _ENGINE_FLAGS = (
 _OPTION_FLAGS = (
     "num_workers", "router_mode", "kv_event_lag_ms", "replay_concurrency", "arrival_speedup_ratio", "execution_model",
     "agentic_lanes", "max_sim_time_ms", "trace_format", "trace_block_size", "timestamp_unit", "missing_timestamps",
-    "surplus_hash_ids", "missing_hash_ids", "sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms", "policy", "policy_option",
+    "surplus_hash_ids", "missing_hash_ids", "estimate_prefix", "failed_rows", "max_text_gib",
+    "weka_nested_timestamp_basis", "trace_shared_prefix_ratio", "trace_num_prefix_groups",
+    "sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms", "policy", "policy_option",
 )  # fmt: skip
 RUN_SETTINGS = ("engine_config", *_ENGINE_FLAGS, *_OPTION_FLAGS)
 
 
 def run(
     ctx: typer.Context,
-    trace: flags.Trace,
+    trace: flags.Traces,
     engine_config: flags.EngineConfigFlag = None,
     num_gpu_blocks: flags.NumGpuBlocks = None,
     block_size: flags.BlockSize = None,
@@ -77,12 +79,18 @@ def run(
     execution_model: flags.ExecutionModel = None,
     agentic_lanes: flags.AgenticLanes = None,
     max_sim_time_ms: flags.MaxSimTimeMs = None,
-    trace_format: flags.TraceFormat = "mooncake",
+    trace_format: flags.TraceFormat = "auto",
     trace_block_size: flags.TraceBlockSize = None,
     timestamp_unit: flags.TimestampUnit = "ms",
     missing_timestamps: flags.MissingTimestamps = "refuse",
     surplus_hash_ids: flags.SurplusHashIds = "refuse",
     missing_hash_ids: flags.MissingHashIds = "refuse",
+    estimate_prefix: flags.EstimatePrefix = None,
+    failed_rows: flags.FailedRows = None,
+    max_text_gib: flags.MaxTextGib = None,
+    weka_nested_timestamp_basis: flags.WekaNestedTimestampBasis = None,
+    trace_shared_prefix_ratio: flags.TraceSharedPrefixRatio = None,
+    trace_num_prefix_groups: flags.TraceNumPrefixGroups = None,
     sla_ttft_ms: flags.SlaTtftMs = None,
     sla_itl_ms: flags.SlaItlMs = None,
     sla_e2e_ms: flags.SlaE2eMs = None,
@@ -105,7 +113,7 @@ def run(
     return _replay_and_report(trace, ctx.params)
 
 
-def _replay_and_report(trace: str, given: Mapping[str, Any]) -> int:
+def _replay_and_report(trace: list[str], given: Mapping[str, Any]) -> int:
     config, options, realtime = run_settings(trace, given)
     outputs = _outputs(given)
     from mocker_replay.cli.progress import shown_progress
@@ -145,9 +153,11 @@ def _outputs(given: Mapping[str, Any]) -> dict[str, Any]:
     return places
 
 
-def run_settings(trace: str, given: Mapping[str, Any]) -> tuple[EngineConfig, ReplayOptions, RealtimeOptions | None]:
+def run_settings(
+    trace: str | list[str], given: Mapping[str, Any]
+) -> tuple[EngineConfig, ReplayOptions, RealtimeOptions | None]:
     """Engine and run settings; all faults of the command line are reported together."""
-    faults = list(_output_faults(trace, given))
+    faults = list(_output_faults([trace] if isinstance(trace, str) else trace, given))
     config = EngineConfig()
     overrides = engine_overrides(given, faults)
     try:
@@ -243,7 +253,7 @@ def _engine_settings(source: str | None, overrides: Mapping[str, Any]) -> Engine
     return config
 
 
-def _output_faults(trace: str, given: Mapping[str, Any]) -> Iterator[Fault]:
+def _output_faults(traces: list[str], given: Mapping[str, Any]) -> Iterator[Fault]:
     """An unknown level, two outputs in one place, an output over the trace."""
     level = given["event_level"]
     if level not in EVENT_LEVELS:
@@ -252,7 +262,7 @@ def _output_faults(trace: str, given: Mapping[str, Any]) -> Iterator[Fault]:
         yield Fault("--event-level", 0, "", level, rule)
     if given["json"] and given["summary"] is not None:
         yield Fault("--json", 0, "", "", "--summary already says where the summary goes; leave one of them out")
-    taken = {} if trace == "-" else {place_of(trace): "the trace"}
+    taken = {place_of(trace): "the trace" for trace in traces if trace != "-"}
     for name, place in _outputs(given).items():
         if place is None or _is_device(place):
             continue

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mocker_replay.config import ReplayOptions
-from mocker_replay.config.options import EXECUTION_MODEL_IS, NO_CLOSED_LOOP
+from mocker_replay.config.options import EXECUTION_MODEL_IS, NEEDS_CLOSED_LOOP, NO_CLOSED_LOOP
 from mocker_replay.errors import UsageError
 from mocker_replay.report.facts import RunGraph
 from mocker_replay.trace import GraphSource, TraceFacts, TraceGraph, TraceSource
@@ -33,6 +33,8 @@ def require_settings(options: ReplayOptions, facts: TraceFacts) -> None:
         UsageError: a setting that a graph needs or cannot have, or one that only graphs have.
     """
     if facts.graph is None:
+        if facts.format == "applied_compute_agentic" and options.replay_concurrency is None:
+            raise UsageError(f"replay_concurrency is required for {facts.name}{NEEDS_CLOSED_LOOP}")
         if options.agentic_lanes is not None:
             raise UsageError(f"agentic_lanes is only of use with a graph of requests, and {facts.name} is none")
     elif options.execution_model is None:

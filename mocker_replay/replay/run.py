@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mocker_replay._core.types import CommandError, EngineError
@@ -21,7 +21,7 @@ from mocker_replay.replay.graph_facts import require_settings
 from mocker_replay.replay.interrupt import InterruptFlag
 from mocker_replay.replay.result import ReplayResult
 from mocker_replay.replay.sinks import Sinks
-from mocker_replay.trace import TraceSource, open_trace
+from mocker_replay.trace import TracePath, TraceSource, open_trace
 
 if TYPE_CHECKING:
     from mocker_replay._core.policy import SchedulingPolicy
@@ -33,7 +33,7 @@ _MAX_RANKS = 65_536
 
 
 def replay(
-    trace: str | os.PathLike[str] | TraceSource,
+    trace: TracePath | TraceSource,
     config: EngineConfig | Mapping[str, object] | None = None,
     options: ReplayOptions | None = None,
     *,
@@ -51,7 +51,7 @@ def replay(
     """Replay a trace, in virtual time or at its own pace (`options.mode`).
 
     Args:
-        trace: path of a trace, "-" for standard input, or an opened TraceSource.
+        trace: path of a trace, "-" for standard input, a list of paths that are one trace, or an opened TraceSource.
         config: engine configuration, as EngineConfig or as the reference's mapping.
         options: settings of the run.
         events, requests, summary, telemetry: files to write, "-" for standard output. `telemetry=True` samples
@@ -81,6 +81,8 @@ def replay(
     source = trace_source(trace, options)
     try:
         facts = source.scan()
+        if options.trace_format == "auto":
+            options = dataclasses.replace(options, trace_format=facts.format)
         require_settings(options, facts)
         sinks = Sinks(
             engine, options, facts, events=events, event_level=event_level, requests=requests, summary=summary,
@@ -151,9 +153,9 @@ def _require_no_running_loop() -> None:
     )
 
 
-def trace_source(trace: str | os.PathLike[str] | TraceSource, options: ReplayOptions) -> TraceSource:
+def trace_source(trace: TracePath | TraceSource, options: ReplayOptions) -> TraceSource:
     """The trace as these options read it; one that is open already stays as it is."""
-    if not isinstance(trace, str | os.PathLike):
+    if not isinstance(trace, str | os.PathLike | Sequence):
         return trace
     return open_trace(
         trace,
@@ -164,6 +166,12 @@ def trace_source(trace: str | os.PathLike[str] | TraceSource, options: ReplayOpt
         missing_timestamps=options.missing_timestamps,
         surplus_hash_ids=options.surplus_hash_ids,
         missing_hash_ids=options.missing_hash_ids,
+        estimate_prefix=options.estimate_prefix,
+        failed_rows=options.failed_rows,
+        max_text_gib=options.max_text_gib,
+        weka_nested_timestamp_basis=options.weka_nested_timestamp_basis,
+        trace_shared_prefix_ratio=options.trace_shared_prefix_ratio,
+        trace_num_prefix_groups=options.trace_num_prefix_groups,
     )
 
 

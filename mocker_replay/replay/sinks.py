@@ -120,6 +120,8 @@ class Sinks:
         }
         if self._facts.graph is not None:
             header["trace"] |= {"plays": self._facts.graph.num_plays, "edges": self._facts.graph.num_edges}
+        if self._facts.assumptions is not None:
+            header["trace"]["assumed"] = dataclasses.asdict(self._facts.assumptions)
         if realtime is not None:
             header["wall"] = {"mode": "realtime", **dataclasses.asdict(realtime)}
         return header

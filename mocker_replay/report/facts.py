@@ -121,6 +121,8 @@ class RunFacts:
     graph: RunGraph | None = None  # None: the trace was none
     num_skipped: int = 0  # requests of plays that failed, which never arrived
     placements: Mapping[int, Placement] | None = None  # by row ordinal, where a router looked at cached prefixes
+    trace_assumed: Mapping[str, Any] | None = None  # what the reader took for granted; None: the trace says all
+    trace_assumed_texts: tuple[str, ...] = ()  # the same for people
     warnings: tuple[str, ...] = ()
 
     @property

@@ -80,7 +80,7 @@ def _setup_lines(summary: dict[str, Any], facts: RunFacts) -> Iterator[Line]:
     )
     yield (
         "assumed",
-        f"timestamps in {facts.timestamp_unit}, hash ids of {facts.trace_block_size:,} tokens",
+        _assumed(facts),
         "",
     )
     yield "arrivals", _arrivals(facts), ""
@@ -103,6 +103,15 @@ def _setup_lines(summary: dict[str, Any], facts: RunFacts) -> Iterator[Line]:
     yield "timing", _timing(engine), ""
     if facts.options.get("policy", "fcfs") != "fcfs":
         yield "policy", _policy(facts, summary), ""
+
+
+def _assumed(facts: RunFacts) -> str:
+    unit = "timestamps in " + facts.timestamp_unit
+    if facts.timestamp_unit == "datetime":
+        unit = "dates and times exact to 100 ns"
+    has_ids = facts.trace_assumed is None or facts.trace_assumed["estimate_prefix"] is None
+    blocks = f"{'hash ids' if has_ids else 'blocks'} of {facts.trace_block_size:,} tokens"
+    return "; ".join((f"{unit}, {blocks}", *facts.trace_assumed_texts))
 
 
 def _policy(facts: RunFacts, summary: dict[str, Any]) -> str:

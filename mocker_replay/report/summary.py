@@ -60,6 +60,8 @@ def summary_of(
     summary |= _endings(columns)
     summary |= plays_summary(columns, facts)
     summary |= _replay(totals, facts)
+    if facts.trace_assumed is not None:
+        summary["trace_assumed"] = dict(facts.trace_assumed)
     return summary
 
 

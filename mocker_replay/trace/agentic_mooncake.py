@@ -18,7 +18,7 @@ from mocker_replay.trace.faults import FaultList, whole_file_error
 from mocker_replay.trace.graph import TraceGraph
 from mocker_replay.trace.graph_checks import cycle_text, requests_in_cycles
 from mocker_replay.trace.graph_source import GraphTrace, facts_of_graph
-from mocker_replay.trace.line_file import LineFile
+from mocker_replay.trace.line_file import Lines
 
 _READ_LINES: Final = 1024
 _MAX_NAMED_FIELDS: Final = 5
@@ -31,7 +31,7 @@ class AgenticMooncakeTrace(GraphTrace):
         given_block_size: the caller's own idea of the trace block size, which the header overrules.
     """
 
-    def __init__(self, file: LineFile, given_block_size: int | None = None) -> None:
+    def __init__(self, file: Lines, given_block_size: int | None = None) -> None:
         super().__init__()
         self._file = file
         self._given_block_size = given_block_size
@@ -40,7 +40,7 @@ class AgenticMooncakeTrace(GraphTrace):
         self._file.close()
 
     def _read(self) -> tuple[TraceGraph, TraceFacts]:
-        faults = FaultList(self._file.shown_path)
+        faults = FaultList(self._file.shown_path, self._file.locate)
         header, rows, is_whole = self._lines(faults)
         if header is not None and not rows and not faults:
             raise whole_file_error(self._file.shown_path, "must hold at least one request behind its header")

@@ -16,11 +16,16 @@ TimestampUnit = Literal["s", "ms", "us"]
 MissingTimestamps = Literal["refuse", "zero", "previous"]
 SurplusHashIds = Literal["refuse", "ignore"]
 MissingHashIds = Literal["refuse", "private"]
+NestedTimestampBasis = Literal["auto", "absolute", "relative"]  # of requests of sub-agents
+FailedRows = Literal["drop", "keep", "refuse"]
+FactUnit = Literal["s", "ms", "us", "datetime"]  # of the timestamps in the file
 
 TIMESTAMP_UNITS: Final[tuple[str, ...]] = get_args(TimestampUnit)
 
 # Lengths above this are refused: a row of 10**10 tokens is a mistake, and would take the process down.
 MAX_TOKENS: Final = 2**31 - 1
+# Blocks of all prompts of a trace that is kept whole: a gibibyte of identities.
+MAX_PROMPT_BLOCKS: Final = 2**27
 
 Float64s = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]
@@ -66,6 +71,27 @@ class GraphFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Assumptions:
+    """What a reader takes for granted of a trace that does not say all a replay needs."""
+
+    origin: str | None  # the earliest arrival on the clock of the file; None: no row has one
+    estimate_prefix: str | None  # what stands in for hash ids: none or RATIO:GROUPS; None: the trace has them
+    failed_rows: FailedRows | None  # what became of calls that failed; None: the format does not tell
+    num_failed_rows: int
+
+    def texts(self) -> tuple[str, ...]:
+        """For people, one phrase each."""
+        told = [] if self.origin is None else [f"time 0 is {self.origin}"]
+        if self.estimate_prefix is not None:
+            is_private = self.estimate_prefix == "none"
+            told.append("no prompt shares a prefix" if is_private else f"prefixes shared as {self.estimate_prefix}")
+        if self.failed_rows is not None:
+            verb = "kept" if self.failed_rows == "keep" else "left out"
+            told.append(f"{self.num_failed_rows:,} failed calls {verb if self.num_failed_rows else 'in it'}")
+        return tuple(told)
+
+
+@dataclass(frozen=True, slots=True)
 class TraceFacts:
     """What one complete, faultless reading of a trace has established."""
 
@@ -73,7 +99,7 @@ class TraceFacts:
     name: str  # for people and reports: the file name
     format: str
     num_rows: int
-    digest: str  # BLAKE3 of the bytes read, hex
+    digest: str  # BLAKE3 of the text, decompressed, hex
     is_sorted: bool  # one turn a session and timestamps never fall: rows may be streamed
     has_sessions: bool  # some row names a session
     is_multi_turn: bool  # some session has more than one row
@@ -83,10 +109,11 @@ class TraceFacts:
     total_input_tokens: int
     total_output_tokens: int
     has_request_ids: bool
-    timestamp_unit: TimestampUnit
+    timestamp_unit: FactUnit
     trace_block_size: int
     warnings: tuple[str, ...]
     graph: GraphFacts | None = None  # None: the rows do not depend on each other; else the source is a GraphSource
+    assumptions: Assumptions | None = None  # None: the trace says all
 
     @property
     def span_ms(self) -> float:

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from mocker_replay.trace.base import Int64s, RowBatch, TimestampUnit, TraceFacts, TraceSource
+from mocker_replay.trace.base import FactUnit, Int64s, RowBatch, TraceFacts, TraceSource
 from mocker_replay.trace.suspicion import likely_unit
 
 PERCENTILES: Final = (50, 90, 99)
@@ -197,10 +197,10 @@ def _rate(facts: TraceFacts) -> float | None:
     return (facts.num_sessions - 1) / facts.span_ms * 1000.0 if facts.span_ms > 0.0 else None
 
 
-def _likely_unit(facts: TraceFacts) -> TimestampUnit:
+def _likely_unit(facts: TraceFacts) -> FactUnit:
     first_ms, last_ms = facts.min_first_timestamp_ms, facts.max_first_timestamp_ms
-    if first_ms is None or last_ms is None:
-        return facts.timestamp_unit
+    if first_ms is None or last_ms is None or facts.timestamp_unit == "datetime" or facts.assumptions is not None:
+        return facts.timestamp_unit  # nothing to judge, or the format says so
     return likely_unit(first_ms, last_ms, facts.num_sessions, facts.total_input_tokens, facts.timestamp_unit)
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from blake3 import blake3
 
 from mocker_replay.trace.base import RowBatch, SurplusHashIds, TraceFacts
 from mocker_replay.trace.dynamo_edges import edges_of_requests, plays_of
@@ -24,7 +23,7 @@ from mocker_replay.trace.graph import TraceGraph
 from mocker_replay.trace.graph_checks import cycle_text, requests_in_cycles
 from mocker_replay.trace.graph_parts import GraphEdge, GraphParts, GraphRow
 from mocker_replay.trace.graph_source import GraphTrace, facts_of_graph
-from mocker_replay.trace.line_file import LineFile
+from mocker_replay.trace.line_file import Lines
 
 UNKNOWN_MODEL: Final = "unknown"
 _READ_LINES: Final = 1024
@@ -41,15 +40,14 @@ class DynamoRules:
 class DynamoTrace(GraphTrace):
     """Some files of events; a TraceSource, and a GraphSource if agents sent the requests."""
 
-    def __init__(self, files: Sequence[LineFile], rules: DynamoRules) -> None:
+    def __init__(self, file: Lines, rules: DynamoRules) -> None:
         super().__init__()
-        self._files = files
+        self._file = file
         self._rules = rules
         self._rows: Sequence[DynamoRequest] | None = None  # None: the trace is a graph, or was not read yet
 
     def close(self) -> None:
-        for file in self._files:
-            file.close()
+        self._file.close()
 
     def batches(self, max_rows: int = 1024) -> Iterator[RowBatch]:
         self.scan()
@@ -62,10 +60,10 @@ class DynamoTrace(GraphTrace):
             yield _row_batch(self._rows[first : first + max_rows], first, self._rows[0].start_ms)
 
     def _read(self) -> tuple[TraceGraph, TraceFacts]:
-        faults = FaultList(self._files[0].shown_path)
+        faults = FaultList(self._file.shown_path, self._file.locate)
         requests, tool_calls = self._events(faults)
         if not requests and not faults:
-            raise whole_file_error(self._files[0].shown_path, "must hold at least one request_end event")
+            raise whole_file_error(self._file.shown_path, "must hold at least one request_end event")
         requests.sort(key=lambda request: request.order)
         _check_together(requests, self._rules, faults)
         is_graph = any(request.session is not None for request in requests)
@@ -74,21 +72,18 @@ class DynamoTrace(GraphTrace):
             edges = edges_of_requests(requests, tool_calls, faults)
         if faults:
             raise faults.error()
-        digest = self._files[0].digest
-        if len(self._files) > 1:
-            digest = blake3("".join(file.digest for file in self._files).encode()).hexdigest()
         if not is_graph:
             self._rows = requests
-            return GraphParts().graph(requests[0].block_size), self._facts_of_rows(requests, digest)
+            return GraphParts().graph(requests[0].block_size), self._facts_of_rows(requests)
         graph = _graph(requests, edges)
-        _refuse_cycles(graph, requests)
+        self._refuse_cycles(graph)
         source = {"format": SCHEMA, "digest": f"requests:{len(requests)};tools:{len(tool_calls)}"}
         facts = facts_of_graph(
             graph,
-            path=self._files[0].path,
-            name=self._name(),
+            path=self._file.path,
+            name=self._file.name,
             trace_format="dynamo",
-            digest=digest,
+            digest=self._file.digest,
             source=source,
         )
         return graph, facts
@@ -96,29 +91,31 @@ class DynamoTrace(GraphTrace):
     def _events(self, faults: FaultList) -> tuple[list[DynamoRequest], list[ToolCall]]:
         requests: list[DynamoRequest] = []
         tool_calls: list[ToolCall] = []
-        for file in self._files:
-            faults.turn_to(file.shown_path)
-            for block in file.blocks(_READ_LINES):
-                for line, text in enumerate(block.lines, block.first_line):
-                    event = read_event(text, line, faults)
-                    if isinstance(event, DynamoRequest):
-                        requests.append(event)
-                    elif event is not None:
-                        tool_calls.append(event)
+        for block in self._file.blocks(_READ_LINES):
+            for line, text in enumerate(block.lines, block.first_line):
+                event = read_event(text, line, faults)
+                if isinstance(event, DynamoRequest):
+                    requests.append(event)
+                elif event is not None:
+                    tool_calls.append(event)
         return requests, tool_calls
 
-    def _name(self) -> str:
-        more = len(self._files) - 1
-        return self._files[0].name + (f" and {more} more" if more else "")
+    def _refuse_cycles(self, graph: TraceGraph) -> None:
+        targets = np.repeat(np.arange(len(graph)), np.diff(graph.edge_offsets))
+        circular = requests_in_cycles(len(graph), graph.edge_source, targets)
+        if circular:
+            names = cycle_text([graph.request_ids[request] for request in circular])
+            file, line = self._file.locate(int(graph.lines[circular[0]]))
+            raise whole_file_error(file, f"must not make requests wait for each other: {names}", line)
 
-    def _facts_of_rows(self, requests: Sequence[DynamoRequest], digest: str) -> TraceFacts:
+    def _facts_of_rows(self, requests: Sequence[DynamoRequest]) -> TraceFacts:
         surplus = sum(len(request.hash_ids) > _num_blocks(request) for request in requests)
         return TraceFacts(
-            path=self._files[0].path,
-            name=self._name(),
+            path=self._file.path,
+            name=self._file.name,
             format="dynamo",
             num_rows=len(requests),
-            digest=digest,
+            digest=self._file.digest,
             is_sorted=True,
             has_sessions=False,
             is_multi_turn=False,
@@ -144,10 +141,9 @@ def _check_together(requests: Sequence[DynamoRequest], rules: DynamoRules, fault
     given = rules.block_size
     is_graph = any(request.session is not None for request in requests)
     for request in requests:
-        faults.turn_to(request.file)
         first = known.setdefault(request.request_id, request)
         if first is not request:
-            rule = f"must be unique, but stands in {first.file}:{first.line}, too"
+            rule = f"must be unique, but is that of line {first.line}, too"
             faults.add(request.line, "request.request_id", rule, request.request_id)
         expected, whose = (requests[0].block_size, "of the earliest request") if given is None else (given, "given")
         if request.block_size != expected:
@@ -227,12 +223,3 @@ def _graph_row(request: DynamoRequest, base_ms: int, is_root: bool) -> GraphRow:
         session_name=str(request.session),
         model=UNKNOWN_MODEL if request.model is None else request.model,
     )
-
-
-def _refuse_cycles(graph: TraceGraph, requests: Sequence[DynamoRequest]) -> None:
-    targets = np.repeat(np.arange(len(graph)), np.diff(graph.edge_offsets))
-    circular = requests_in_cycles(len(graph), graph.edge_source, targets)
-    if circular:
-        first = next(r for r in requests if r.request_id == graph.request_ids[circular[0]])
-        names = cycle_text([graph.request_ids[request] for request in circular])
-        raise whole_file_error(first.file, f"must not make requests wait for each other: {names}", first.line)

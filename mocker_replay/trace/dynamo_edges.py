@@ -11,13 +11,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Final
 
 from mocker_replay.trace.dynamo_event import DynamoDependency, DynamoRequest, ToolCall
 from mocker_replay.trace.faults import FaultList
 from mocker_replay.trace.graph import Relation, Trigger
 from mocker_replay.trace.graph_parts import GraphEdge
 
-_PARENT: str = "agent_context.parent_session_id"
+_PARENT: Final = "agent_context.parent_session_id"
 
 
 def edges_of_requests(
@@ -91,7 +92,6 @@ class _EdgeMaker:
         """The tool call that each child session was, as far as one says so."""
         found: dict[str, ToolCall] = {}
         for call in tool_calls:
-            self._faults.turn_to(call.file)
             for field, name in (("source_request_id", call.source), ("consumer_request_id", call.consumer)):
                 number = None if name is None else self._number.get(name)
                 if name is not None and number is None:
@@ -208,5 +208,4 @@ class _EdgeMaker:
             self._refuse(request, _PARENT, rule, request.parent_session)
 
     def _refuse(self, request: DynamoRequest, field: str, rule: str, value: object) -> None:
-        self._faults.turn_to(request.file)
         self._faults.add(request.line, field, rule, value)

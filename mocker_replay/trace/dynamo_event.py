@@ -61,8 +61,7 @@ class DynamoDependency:
 class DynamoRequest:
     """One finished request; times in ms of the recording's clock."""
 
-    file: str
-    line: int
+    line: int  # counted over all files
     request_id: str
     output_tokens: int
     start_ms: int
@@ -85,7 +84,6 @@ class DynamoRequest:
 class ToolCall:
     """A finished tool call of an agent, as far as it says which requests it stands between."""
 
-    file: str
     line: int
     place: str  # where its requests are named, for messages
     session: str
@@ -98,7 +96,7 @@ def read_event(text: bytes, line: int, faults: FaultList) -> DynamoRequest | Too
     """Parse and check one line; None if it is faulty or says nothing that matters."""
     plain = members(read_plain(text, _DECIMALS))
     if plain is not None:
-        trial = FaultList(faults.file)
+        trial = FaultList("")
         event = _event(plain, line, trial)
         if not trial:
             return event
@@ -177,7 +175,7 @@ def _request(
     start_ms = received_ms if received_ms is not None else max(0, time_ms - (rounded_ms or 0))
     end_ms = time_ms if received_ms is None or rounded_ms is None else start_ms + rounded_ms
     return DynamoRequest(
-        faults.file, line, request_id, output_tokens, start_ms, end_ms, model, block_size, input_tokens, hash_ids,
+        line, request_id, output_tokens, start_ms, end_ms, model, block_size, input_tokens, hash_ids,
         dependencies, session, parent,
     )  # fmt: skip
 
@@ -200,7 +198,7 @@ def _tool_call(fields: Fields, prefix: str, line: int, faults: FaultList, sessio
     claude.choice("execution_mode", _EXECUTION_MODES)
     if session is None or source is None or claude.faulty or tool.faulty:
         return None
-    return ToolCall(faults.file, line, place, session, source, consumer, child)
+    return ToolCall(line, place, session, source, consumer, child)
 
 
 def _dependencies(fields: Fields, place: str, line: int, faults: FaultList) -> tuple[DynamoDependency, ...]:

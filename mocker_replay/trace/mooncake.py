@@ -11,9 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from mocker_replay.trace.base import Int64s, RowBatch, TraceFacts, Uint64s
+from mocker_replay.trace.base import RowBatch, TraceFacts
+from mocker_replay.trace.block_ids import exact_ids
 from mocker_replay.trace.faults import FaultList, whole_file_error
-from mocker_replay.trace.line_file import LineFile
+from mocker_replay.trace.line_file import Lines
 from mocker_replay.trace.mooncake_columns import Columns, num_trace_blocks, read_columns
 from mocker_replay.trace.mooncake_row import MooncakeRules
 from mocker_replay.trace.sessions import SessionTable
@@ -26,7 +27,7 @@ _ID_END: Final = 2**64
 class MooncakeTrace:
     """One Mooncake file; see TraceSource."""
 
-    def __init__(self, file: LineFile, rules: MooncakeRules) -> None:
+    def __init__(self, file: Lines, rules: MooncakeRules) -> None:
         self._file = file
         self._rules = rules
         self._facts: TraceFacts | None = None
@@ -50,7 +51,7 @@ class MooncakeTrace:
         facts = self.scan()
         if max_rows < 1:
             raise ValueError(f"max_rows must be positive, got {max_rows}")
-        faults = FaultList(self._file.shown_path)
+        faults = FaultList(self._file.shown_path, self._file.locate)
         sessions = SessionTable(self._rules, faults)
         first_row, next_private_id = 0, self._first_private_id
         for block in self._file.blocks(max_rows):
@@ -66,7 +67,7 @@ class MooncakeTrace:
             raise whole_file_error(self._file.shown_path, "must not change while it is replayed, but did")
 
     def _scan(self) -> TraceFacts:
-        faults = FaultList(self._file.shown_path)
+        faults = FaultList(self._file.shown_path, self._file.locate)
         sessions = SessionTable(self._rules, faults)
         tally = Tally()
         for block in self._file.blocks(SCAN_ROWS):
@@ -96,7 +97,7 @@ class MooncakeTrace:
             has_request_ids=tally.has_request_ids,
             timestamp_unit=self._rules.timestamp_unit,
             trace_block_size=self._rules.trace_block_size,
-            warnings=tuple(warnings_about(tally, sessions, self._rules)),
+            warnings=tuple(warnings_about(tally, sessions, self._rules, self._file)),
         )
 
     def _reserve_private_ids(self, tally: Tally, faults: FaultList) -> None:
@@ -119,7 +120,7 @@ class MooncakeTrace:
             input_tokens=columns.input_tokens,
             output_tokens=columns.output_tokens,
             hash_offsets=offsets,
-            hash_ids=_exact_ids(columns, needed, offsets, next_private_id),
+            hash_ids=exact_ids(columns.hash_ids, columns.num_hash_ids, needed, next_private_id),
             session=placed.session,
             turn=placed.turn,
             delay_ms=placed.delay_ms,
@@ -136,22 +137,3 @@ class MooncakeTrace:
 def _num_private(columns: Columns, rules: MooncakeRules) -> int:
     missing = num_trace_blocks(columns.input_tokens, rules.trace_block_size) - columns.num_hash_ids
     return int(missing[missing > 0].sum())
-
-
-def _exact_ids(columns: Columns, needed: Int64s, offsets: Int64s, next_private_id: int) -> Uint64s:
-    """One id per prompt block: surplus ids cut off, missing ones counted up from `next_private_id`."""
-    given = columns.num_hash_ids
-    if np.array_equal(given, needed):
-        return columns.hash_ids
-    starts = np.cumsum(given) - given
-    position = np.arange(len(columns.hash_ids)) - np.repeat(starts, given)  # of each given id in its row
-    is_used = position < np.repeat(needed, given)
-    target = np.repeat(offsets[:-1], given)[is_used] + position[is_used]
-    ids = np.empty(int(offsets[-1]), np.uint64)
-    is_private = np.ones(len(ids), bool)
-    is_private[target] = False
-    ids[target] = columns.hash_ids[is_used]
-    num_private = int(is_private.sum())
-    if num_private:
-        ids[is_private] = np.arange(num_private, dtype=np.uint64) + np.uint64(next_private_id)
-    return ids

@@ -9,14 +9,15 @@ Source: replay specification, section 1.6.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import Final, Literal
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 from blake3 import blake3
 
-from mocker_replay.trace.base import TraceFacts
-from mocker_replay.trace.faults import FaultList, whole_file_error
+from mocker_replay.trace.base import MAX_PROMPT_BLOCKS, NestedTimestampBasis, TraceFacts
+from mocker_replay.trace.decompression import TextLimit
+from mocker_replay.trace.faults import FaultList, joined, whole_file_error
 from mocker_replay.trace.graph import TraceGraph
 from mocker_replay.trace.graph_checks import cycle_text, requests_in_cycles
 from mocker_replay.trace.graph_parts import GraphParts
@@ -28,10 +29,8 @@ from mocker_replay.trace.weka_lowering import BlockIds, WekaAgent, WekaPlay, add
 from mocker_replay.trace.weka_object import read_object
 from mocker_replay.trace.weka_streams import EPSILON_S
 
-NestedTimestampBasis = Literal["auto", "absolute", "relative"]
-
-MAX_BLOCKS: Final = 2**27  # of all prompts: a gibibyte of identities
 _READ_LINES: Final = 1024
+_Found = tuple[FaultList, WekaPlay]  # a faultless play, and where faults of its file go
 
 
 class WekaTrace(GraphTrace):
@@ -41,31 +40,36 @@ class WekaTrace(GraphTrace):
         path: a `.json` file of one object, a `.jsonl` file of one or more, or a directory of such.
         nested_timestamp_basis: the clock of the requests of sub-agents.
         block_size: what the trace must say of itself; None: anything.
+        limit: most text of a compressed file.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], nested_timestamp_basis: NestedTimestampBasis, block_size: int | None = None
+        self,
+        path: str | os.PathLike[str],
+        nested_timestamp_basis: NestedTimestampBasis = "auto",
+        block_size: int | None = None,
+        limit: TextLimit | None = None,
     ) -> None:
         super().__init__()
         self._path = os.fspath(path)
         self._basis = nested_timestamp_basis
         self._block_size = block_size
+        self._limit = limit
         self._files = weka_files(self._path)
 
     def close(self) -> None:
         """Nothing stays open."""
 
     def _read(self) -> tuple[TraceGraph, TraceFacts]:
-        faults = FaultList(self._path)
+        lists = [FaultList(file.path) for file in self._files]
         hasher = blake3()
-        plays: list[tuple[WekaFile, WekaPlay]] = []
-        for file in self._files:
-            faults.turn_to(file.path)
-            plays += [(file, play) for play in self._plays(file, faults, hasher)]
+        plays: list[_Found] = []
+        for file, faults in zip(self._files, lists, strict=True):
+            plays += [(faults, play) for play in self._plays(file, faults, hasher)]
         if plays:
-            self._check_corpus(plays, faults)
-        if faults:
-            raise faults.error()
+            self._check_corpus(plays)
+        if any(lists):
+            raise joined(lists).error()
         is_relative = self._basis == "relative" or (
             self._basis == "auto" and any(True for _, play in plays for _ in _early(play))
         )
@@ -89,7 +93,7 @@ class WekaTrace(GraphTrace):
         """The faultless objects of one file."""
         found: list[WekaPlay] = []
         count = 0
-        lines = LineFile(file.path)
+        lines = LineFile(file.path, self._limit)
         try:
             for line, text in _objects(lines):
                 source = f"{file.name}#{count:06d}" if file.is_stream else file.name
@@ -108,20 +112,19 @@ class WekaTrace(GraphTrace):
             faults.add(0, "", "must hold at least one object")
         return found
 
-    def _check_corpus(self, plays: list[tuple[WekaFile, WekaPlay]], faults: FaultList) -> None:
+    def _check_corpus(self, plays: Sequence[_Found]) -> None:
         expected = plays[0][1].block_size if self._block_size is None else self._block_size
         whose = "of the first object" if self._block_size is None else "that was asked for"
         num_blocks = 0
-        for file, play in plays:
-            faults.turn_to(file.path)
+        for faults, play in plays:
             if play.block_size != expected:
                 faults.add(play.line, "block_size", f"must be {expected}, the one {whose}", play.block_size)
             num_blocks += sum(-(-request.input_tokens // play.block_size) for request in play.requests)
-            if num_blocks > MAX_BLOCKS:
-                faults.add(play.line, "", f"must not bring the blocks of all prompts above {MAX_BLOCKS}")
+            if num_blocks > MAX_PROMPT_BLOCKS:
+                faults.add(play.line, "", f"must not bring the blocks of all prompts above {MAX_PROMPT_BLOCKS}")
                 return
         if self._basis == "absolute":
-            _refuse_early(plays, faults)
+            _refuse_early(plays)
 
     def _check_graph(self, graph: TraceGraph) -> None:
         """Times that contradict each other can make requests wait for each other."""
@@ -150,9 +153,8 @@ def _early(play: WekaPlay) -> Iterator[tuple[WekaAgent, int]]:
                 yield agent, number
 
 
-def _refuse_early(plays: list[tuple[WekaFile, WekaPlay]], faults: FaultList) -> None:
-    for file, play in plays:
-        faults.turn_to(file.path)
+def _refuse_early(plays: Sequence[_Found]) -> None:
+    for faults, play in plays:
         for agent, number in _early(play):
             request = play.requests[number]
             place = f"requests[{request.outer}].requests[{request.inner}].t"

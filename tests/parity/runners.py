@@ -125,7 +125,8 @@ def run_product_case(case: Case, folder: Path) -> Outcome:
         trace.write_bytes(b"".join(workload.rows()))
         args["trace_block_size"] = workload.written_block_size
     else:
-        trace, args = case.write_trace(folder), dict(case.args)
+        files, args = case.write_files(folder), dict(case.args)
+        trace = files[0] if len(files) == 1 else files
     events = folder / "events.jsonl"
     telemetry = folder / "telemetry.jsonl" if "telemetry_sample_interval_ms" in args else None
     result = replay(
