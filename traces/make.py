@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 BLOCK = 512  # tokens a hash id stands for
+QWEN_BLOCK = 16  # the same, in traces of that form
 
 Row = dict[str, Any]
 
@@ -168,6 +169,89 @@ def impatient_clients() -> Iterator[Row]:
     yield from (row for _, _, row in sorted(rows, key=lambda entry: entry[:2]))
 
 
+def qwen_chats() -> Iterator[Row]:
+    """Chats in the form of the Qwen-Bailian traces: a follow-up names its parent and begins with its blocks."""
+    dice, ids = Dice(505), Ids()
+    chats: list[Row] = []
+    now_s = 0.0
+    for number in range(40):
+        now_s += dice.exponential(1.5)
+        parent = chats[dice.whole(max(0, number - 8), number - 1)] if number > 3 and dice.chance(0.4) else None
+        history = parent["input_length"] + parent["output_length"] if parent else 0
+        tokens = history + dice.length(90.0, 0.8, 5, 1_500)
+        blocks = list(parent["hash_ids"][: parent["input_length"] // QWEN_BLOCK]) if parent else []
+        row: Row = {"chat_id": 100 + number, "parent_chat_id": parent["chat_id"] if parent else -1}
+        row |= {"timestamp": round(now_s, 3), "input_length": tokens, "output_length": dice.length(120.0, 0.7, 1, 900)}
+        row |= {"type": "text" if dice.chance(0.8) else "search", "turn": parent["turn"] + 1 if parent else 1}
+        row["hash_ids"] = blocks + ids.take(-(-tokens // QWEN_BLOCK) - len(blocks))
+        chats.append(row)
+        yield row
+
+
+def azure_calls() -> Iterator[str]:
+    """Calls in the form of the Azure LLM inference traces: a time with seven digits, and two lengths."""
+    dice = Dice(606)
+    yield "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
+    ticks = 7_129_400  # of 100 ns, after ten in the morning
+    for _ in range(40):
+        seconds, fraction = divmod(ticks, 10_000_000)
+        clock = f"10:{seconds // 60:02}:{seconds % 60:02}.{fraction:07}"
+        yield f"2026-03-02 {clock},{dice.length(900.0, 0.9, 3, 7000)},{dice.length(60.0, 0.9, 1, 800)}\r\n"
+        ticks += round(dice.exponential(14_000_000.0))
+
+
+def burstgpt_calls() -> Iterator[str]:
+    """Calls in the form of the BurstGPT traces: whole seconds, two models, and some calls that failed."""
+    dice = Dice(707)
+    yield "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    now_s = 5.0
+    for _ in range(40):
+        inputs, outputs = dice.length(300.0, 1.0, 4, 4000), dice.length(150.0, 0.8, 1, 1200)
+        if dice.chance(0.1):
+            outputs = 0
+        model = "ChatGPT" if dice.chance(0.8) else "GPT-4"
+        log = "Conversation log" if dice.chance(0.6) else "API log"
+        yield f"{round(now_s)},{model},{inputs},{outputs},{inputs + outputs},{log}\n"
+        now_s += dice.exponential(3.0)
+
+
+def _bench_figures(seed: int, count: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What both benchmarks write: totals of a run, and an array for each figure of its requests."""
+    dice = Dice(seed)
+    start_s, starts = 5021.25, []
+    for _ in range(count):
+        starts.append(round(start_s, 6))
+        start_s += dice.exponential(0.5)
+    inputs = [dice.length(400.0, 0.7, 16, 3000) for _ in range(count)]
+    outputs = [0 if dice.chance(0.08) else dice.length(40.0, 0.5, 1, 200) for _ in range(count)]
+    errors = ["" if tokens else "Service Unavailable" for tokens in outputs]
+    duration_s = start_s - starts[0]
+    totals = {
+        "duration": round(duration_s, 3),
+        "completed": sum(map(bool, outputs)),
+        "total_input_tokens": sum(inputs),
+        "total_output_tokens": sum(outputs),
+        "request_throughput": round(sum(map(bool, outputs)) / duration_s, 3),
+    }
+    return totals, {"input_lens": inputs, "output_lens": outputs, "start_times": starts, "errors": errors}
+
+
+def vllm_result() -> Iterator[str]:
+    """The result of a run of `vllm bench serve` with details, in one line."""
+    totals, details = _bench_figures(808, 36)
+    run = {"date": "20260302-101500", "endpoint_type": "openai", "model_id": "mock", "tokenizer_id": "mock"}
+    run |= {"num_prompts": 36, "request_rate": 2.0, "burstiness": 1.0, "max_concurrency": None}
+    yield json.dumps(run | totals | details) + "\n"
+
+
+def sglang_result() -> Iterator[str]:
+    """The result of a run of SGLang's bench_serving with details, in one line."""
+    totals, details = _bench_figures(909, 36)
+    run = {"backend": "sglang", "dataset_name": "random", "request_rate": 2.0, "max_concurrency": None}
+    run |= {"random_input_len": 1024, "random_output_len": 128, "random_range_ratio": 0.0}
+    yield json.dumps(run | totals | details) + "\n"
+
+
 TRACES: dict[str, Callable[[], Iterator[Row]]] = {
     "tiny.jsonl": tiny,
     "chat-shared-prefix.jsonl": chat_shared_prefix,
@@ -175,16 +259,25 @@ TRACES: dict[str, Callable[[], Iterator[Row]]] = {
     "long-context-bursts.jsonl": long_context_bursts,
     "impatient-clients.jsonl": impatient_clients,
 }
+OTHER_FORMATS: dict[str, Callable[[], Iterator[Row] | Iterator[str]]] = {
+    "formats/qwen.jsonl": qwen_chats,
+    "formats/azure.csv": azure_calls,
+    "formats/burstgpt.csv": burstgpt_calls,
+    "formats/vllm-bench.json": vllm_result,
+    "formats/sglang-bench.jsonl": sglang_result,
+}
 
 
 def text_of(name: str) -> str:
     """A trace as it stands in the folder."""
-    return "".join(json.dumps(row) + "\n" for row in TRACES[name]())
+    rows = (TRACES | OTHER_FORMATS)[name]()
+    return "".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows)
 
 
 def main(folder: Path) -> None:
-    for name in TRACES:
-        (folder / name).write_text(text_of(name), encoding="utf-8", newline="\n")
+    for name in (*TRACES, *OTHER_FORMATS):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(text_of(name).encode())
         print(f"wrote {folder / name}")
 
 

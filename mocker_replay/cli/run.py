@@ -113,8 +113,9 @@ def run(
     return _replay_and_report(trace, ctx.params)
 
 
-def _replay_and_report(trace: list[str], given: Mapping[str, Any]) -> int:
-    config, options, realtime = run_settings(trace, given)
+def _replay_and_report(traces: list[str], given: Mapping[str, Any]) -> int:
+    config, options, realtime = run_settings(traces, given)
+    trace = traces[0] if len(traces) == 1 else traces
     outputs = _outputs(given)
     from mocker_replay.cli.progress import shown_progress
     from mocker_replay.replay import replay

@@ -21,7 +21,7 @@ from mocker_replay.replay.graph_facts import require_settings
 from mocker_replay.replay.interrupt import InterruptFlag
 from mocker_replay.replay.result import ReplayResult
 from mocker_replay.replay.sinks import Sinks
-from mocker_replay.trace import TracePath, TraceSource, open_trace
+from mocker_replay.trace import TraceFacts, TracePath, TraceSource, open_trace
 
 if TYPE_CHECKING:
     from mocker_replay._core.policy import SchedulingPolicy
@@ -81,8 +81,7 @@ def replay(
     source = trace_source(trace, options)
     try:
         facts = source.scan()
-        if options.trace_format == "auto":
-            options = dataclasses.replace(options, trace_format=facts.format)
+        options = _in_its_format(options, facts)
         require_settings(options, facts)
         sinks = Sinks(
             engine, options, facts, events=events, event_level=event_level, requests=requests, summary=summary,
@@ -105,6 +104,11 @@ def replay(
         text = f"the run stopped at {result.facts.end_ms} ms: {_text_of(run.failure)}{run.standing()}"
         raise InvariantError(text) from run.failure
     return result
+
+
+def _in_its_format(options: ReplayOptions, facts: TraceFacts) -> ReplayOptions:
+    """What was run is what the trace was found to be: a log says no `auto`."""
+    return dataclasses.replace(options, trace_format=facts.format) if options.trace_format == "auto" else options
 
 
 def _require_few_ranks(num_ranks: int) -> None:

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
 import orjson
 
-from mocker_replay.trace.base import MAX_TOKENS, Float64s
+from mocker_replay.trace.base import MAX_TOKENS, Float64s, Int64s
 from mocker_replay.trace.exact_json import add_syntax_fault, is_blank
 from mocker_replay.trace.faults import FaultList, whole_file_error
 from mocker_replay.trace.flat import FlatColumns, FlatRules
 from mocker_replay.trace.line_file import Lines
 
 MAX_RESULT_BYTES: Final = 256 * 1024 * 1024
-MAX_START_S: Final = 1e15
+MAX_START_S: Final = 9e9  # fits 64 bits in ns
+_NS_PER_MS: Final = 1e6
+_NO_TIME: Final = math.nan
 
 
 class BenchFormat:
@@ -37,11 +40,11 @@ class BenchFormat:
         return BenchReading(file, rules, faults, self.detail_flag)
 
     def to_ms(self, times: Any, origin: Any) -> Float64s:
-        since: Float64s = (times - (origin or 0.0)) * 1000.0
+        since: Float64s = (times - (0 if origin is None else origin)) / _NS_PER_MS
         return since
 
     def origin_text(self, origin: Any) -> str:
-        return f"{origin:.15g} s"
+        return f"{origin / 1e9:.15g} s"
 
 
 class BenchReading:
@@ -78,10 +81,10 @@ class BenchReading:
             if (row := self._row(number, inputs[number], outputs[number], errors[number], starts[number])) is not None
         ]
         for at in range(0, len(kept), max_rows):
-            lines, times, prompts, answers = zip(*kept[at : at + max_rows], strict=True)
+            lines, starts_s, prompts, answers = zip(*kept[at : at + max_rows], strict=True)
             yield FlatColumns(
                 lines=np.array(lines, np.int64),
-                times=np.array(times, np.float64),
+                times=_to_ns(starts_s),
                 input_tokens=np.array(prompts, np.int64),
                 output_tokens=np.array(answers, np.int64),
             )
@@ -95,7 +98,7 @@ class BenchReading:
         known = len(self._faults)
         has_failed = outputs == 0 or (error is not None and error != "")
         is_dropped = has_failed and self._rules.failed_rows == "drop"
-        lowest = 0 if is_dropped else 1
+        lowest = 0 if has_failed and self._rules.failed_rows != "keep" else 1  # the prompt that is left out may be none
         self._require_count(f"input_lens[{number}]", inputs, lowest)
         self._require_count(f"output_lens[{number}]", outputs, 0)
         if error is not None and type(error) is not str:
@@ -135,7 +138,7 @@ class BenchReading:
                     self._faults.add(self._line, f"start_times[{number}]", "must be a finite number", str(value))
             return values
         if self._rules.closed_loop:
-            return [math.nan] * num_rows
+            return [_NO_TIME] * num_rows
         if self._rules.missing_timestamps == "refuse":
             self._faults.add(self._line, "start_times", _no_starts_text(result))
             return None
@@ -182,6 +185,14 @@ class BenchReading:
                 if tell:
                     add_syntax_fault(text, self._line, exc, self._faults)
                 return None
+
+
+def _to_ns(starts_s: Iterable[float]) -> Int64s | Float64s:
+    """Whole ns, the resolution of the clocks that benchmarks read, so that differences are exact; NaN stays."""
+    starts = [float(start_s) for start_s in starts_s]
+    if any(math.isnan(start_s) for start_s in starts):
+        return np.array(starts)
+    return np.array([round(Decimal(repr(start_s)).scaleb(9)) for start_s in starts], np.int64)
 
 
 def _no_starts_text(result: dict[str, Any]) -> str:

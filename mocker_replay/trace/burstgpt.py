@@ -78,13 +78,13 @@ class BurstGptReading:
         inputs = whole_number(values[1], lowest, MAX_TOKENS)
         outputs = whole_number(values[2], 0, MAX_TOKENS)
         if time_ms is None:
-            self._faults.add(line, COLUMNS[0], "must be a finite number of seconds", values[0])
+            self._faults.add(line, COLUMNS[0], "must be a finite number of seconds", values[0].encode())
         if inputs == 0 and outputs != 0:  # a call that failed may have none
             inputs, lowest = None, 1
         if inputs is None:
-            self._faults.add(line, COLUMNS[1], f"must be an integer from {lowest} to {MAX_TOKENS}", values[1])
+            self._faults.add(line, COLUMNS[1], f"must be an integer from {lowest} to {MAX_TOKENS}", values[1].encode())
         if outputs is None:
-            self._faults.add(line, COLUMNS[2], f"must be an integer from 0 to {MAX_TOKENS}", values[2])
+            self._faults.add(line, COLUMNS[2], f"must be an integer from 0 to {MAX_TOKENS}", values[2].encode())
         if time_ms is None or inputs is None or outputs is None or not self._is_sum(line, values[3], inputs + outputs):
             return None
         if len(self._models) <= _MAX_MODELS and values[4]:
@@ -92,7 +92,9 @@ class BurstGptReading:
         if outputs == 0:
             self.num_failed += 1
             if self._rules.failed_rows == "refuse":
-                self._faults.add(line, COLUMNS[2], "must not be 0, a failed call, with --failed-rows refuse", values[2])
+                self._faults.add(
+                    line, COLUMNS[2], "must not be 0, a failed call, with --failed-rows refuse", values[2].encode()
+                )
             if self._rules.failed_rows != "keep":
                 return None
         return line, time_ms, inputs, outputs
@@ -101,5 +103,7 @@ class BurstGptReading:
         """A table without totals has nothing to hold the parts against."""
         if text == "" or whole_number(text, 0, 2 * MAX_TOKENS) == total:
             return True
-        self._faults.add(line, "Total tokens", f"must be {total}, the sum of request and response tokens", text)
+        self._faults.add(
+            line, "Total tokens", f"must be {total}, the sum of request and response tokens", text.encode()
+        )
         return False

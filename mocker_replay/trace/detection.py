@@ -7,6 +7,7 @@ may fit. Knows formats that this version does not read, so that they are named. 
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterable
@@ -42,6 +43,7 @@ class Detected:
 
     candidates: tuple[str, ...]  # formats that fit
     seen: str  # for people
+    line: int = 0  # where it was seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,12 @@ TABLES: Final = {"azure": AZURE_COLUMNS, "burstgpt": BURSTGPT_COLUMNS}
 
 def detect(head: bytes) -> Detected:
     """Look at the head of a text."""
+    detected = _detect(head)
+    first = next((number for number, line in enumerate(head.split(b"\n"), 1) if not is_blank(line)), 0)
+    return dataclasses.replace(detected, line=first)
+
+
+def _detect(head: bytes) -> Detected:
     if head.startswith(b"\xef\xbb\xbf"):  # the reader will refuse it, and say so
         head = head[3:]
     lines = [line for line in head.split(b"\n") if not is_blank(line)]
@@ -162,14 +170,13 @@ def hint_for(declared: str, detected: Detected) -> str:
 def _undecided(detected: Detected, shown_path: str) -> TraceError:
     if detected.candidates:
         rule = f"may be {' or '.join(detected.candidates)}: --trace-format says which (seen: {detected.seen})"
-        return whole_file_error(shown_path, rule)
+        return whole_file_error(shown_path, rule, detected.line)
     tried = "; ".join(
         [f"{signature.name} ({signature.told})" for signature in (*_PLAIN, *_HEADED)]
         + [f"{name} (columns {', '.join(columns)})" for name, columns in TABLES.items()]
     )
-    return whole_file_error(
-        shown_path, f"is in no format that is known (--trace-format says which); seen: {detected.seen}; tried: {tried}"
-    )
+    rule = f"is in no format that is known (--trace-format says which); seen: {detected.seen}; tried: {tried}"
+    return whole_file_error(shown_path, rule, detected.line)
 
 
 def _detect_objects(objects: list[_Object], seen: str) -> Detected:

@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from mocker_replay.trace.base import RowBatch, TraceFacts
-from mocker_replay.trace.block_ids import exact_ids
+from mocker_replay.trace.base import Int64s, RowBatch, TraceFacts
+from mocker_replay.trace.block_ids import MAX_MISSING_IDS, exact_ids
 from mocker_replay.trace.faults import FaultList, whole_file_error
 from mocker_replay.trace.line_file import Lines
 from mocker_replay.trace.mooncake_columns import Columns, num_trace_blocks, read_columns
@@ -72,7 +72,9 @@ class MooncakeTrace:
         tally = Tally()
         for block in self._file.blocks(SCAN_ROWS):
             columns = read_columns(block, self._rules, faults)
-            tally.add(columns, num_trace_blocks(columns.input_tokens, self._rules.trace_block_size))
+            needed = num_trace_blocks(columns.input_tokens, self._rules.trace_block_size)
+            _require_few_private(columns, needed, faults)
+            tally.add(columns, needed)
             sessions.place(columns)
         sessions.finish()
         if tally.num_rows == 0 and not faults:
@@ -132,6 +134,14 @@ class MooncakeTrace:
             deadline_ms=columns.deadline_ms,
             surplus_included=columns.hash_ids if (columns.num_hash_ids > needed).any() else None,
         )
+
+
+def _require_few_private(columns: Columns, needed: Int64s, faults: FaultList) -> None:
+    """A prompt without ids costs memory that no byte of the file answers for."""
+    missing = needed - columns.num_hash_ids
+    for at in np.flatnonzero(missing > MAX_MISSING_IDS):
+        rule = f"must not leave more than {MAX_MISSING_IDS} blocks without an id, but leaves {missing[at]}"
+        faults.add(int(columns.lines[at]), "hash_ids", rule)
 
 
 def _num_private(columns: Columns, rules: MooncakeRules) -> int:

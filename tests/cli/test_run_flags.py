@@ -60,13 +60,18 @@ def test_defaults(replay: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_main(["run", "t.jsonl"]) == 0
     assert replay.trace == "t.jsonl"
     assert replay.config == EngineConfig()
-    assert replay.options == ReplayOptions(surplus_hash_ids="refuse")
+    assert replay.options == ReplayOptions(surplus_hash_ids="refuse", trace_format="auto")
     outputs = {name: replay.keywords[name] for name in ("events", "requests", "summary", "telemetry")}
     assert set(outputs.values()) == {None}
     assert replay.keywords["event_level"] == "passes"
     out, err = capsys.readouterr()
     assert out == "summary of 1 request, width 100\n"
     assert err == ""
+
+
+def test_several_files_are_one_trace(replay: StandIn) -> None:
+    assert run_main(["run", "a.jsonl", "-", "--quiet", "b.jsonl"]) == 0
+    assert replay.trace == ["a.jsonl", "-", "b.jsonl"]
 
 
 def test_every_option_of_the_run_has_a_flag(replay: StandIn) -> None:
@@ -79,6 +84,9 @@ def test_every_option_of_the_run_has_a_flag(replay: StandIn) -> None:
         "missing_timestamps": "zero",
         "surplus_hash_ids": "ignore",
         "missing_hash_ids": "private",
+        "estimate_prefix": "0.5:8",
+        "failed_rows": "keep",
+        "max_text_gib": 20,
         "max_sim_time_ms": 0.0,
         "sla_ttft_ms": 5.0,
         "sla_itl_ms": 6.5,
@@ -94,7 +102,7 @@ def test_every_option_of_the_run_has_a_flag(replay: StandIn) -> None:
     assert run_main(["run", "t.jsonl", *argv]) == 0
     assert replay.options == ReplayOptions(**changed)
     assert run_main(["run", "t.jsonl", "--sla-e2e-ms", "7"]) == 0
-    assert replay.options == ReplayOptions(sla_e2e_ms=7.0, surplus_hash_ids="refuse")
+    assert replay.options == ReplayOptions(sla_e2e_ms=7.0, surplus_hash_ids="refuse", trace_format="auto")
     assert {*changed, "sla_e2e_ms", "kv_event_lag_ms"} == {*ReplayOptions.__dataclass_fields__}
 
 

@@ -5,14 +5,23 @@ from __future__ import annotations
 import pytest
 
 from mocker_replay.config import ReplayOptions
+from mocker_replay.config.options import TRACE_FORMATS
 from mocker_replay.errors import ExitCode, UsageError
+from mocker_replay.trace import FORMATS
+from mocker_replay.trace.detection import AUTO
 
 
 def test_defaults_are_sound() -> None:
     options = ReplayOptions()
     options.validate()
-    assert options.effective_trace_block_size == 512
-    assert ReplayOptions(trace_block_size=64).effective_trace_block_size == 64
+    assert options.trace_block_size is None, "as the format has it"
+    given = ReplayOptions(estimate_prefix="0.5:8", failed_rows="keep", max_text_gib=1)
+    given.validate()
+    assert given.to_mapping().keys() - options.to_mapping().keys() == {"estimate_prefix", "failed_rows", "max_text_gib"}
+
+
+def test_the_formats_of_the_options_are_those_of_the_readers() -> None:
+    assert {name for name, is_built in TRACE_FORMATS.items() if is_built} == {AUTO, *FORMATS}
 
 
 @pytest.mark.parametrize(
@@ -37,6 +46,11 @@ def test_defaults_are_sound() -> None:
         ("mode", "realtme", "did you mean realtime"),
         ("trace_format", "weka", "not built yet"),
         ("trace_format", "Mooncake", "did you mean mooncake"),
+        ("estimate_prefix", "half", "must be none or RATIO:GROUPS"),
+        ("estimate_prefix", "1.5:4", "a ratio above 0 and at most 1"),
+        ("estimate_prefix", "0.5:0", "must be none or RATIO:GROUPS"),
+        ("failed_rows", "maybe", "must be one of drop, keep, refuse"),
+        ("max_text_gib", 0, "from 1"),
         ("timestamp_unit", "min", "must be one of s, ms, us"),
         ("kv_event_lag_ms", 5.0, "only of use with router_mode kv_router"),
         ("kv_event_lag_ms", -5.0, "finite and non-negative"),

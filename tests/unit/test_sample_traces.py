@@ -14,6 +14,7 @@ from mocker_replay.trace import open_trace
 
 FOLDER = Path(__file__).parents[2] / "traces"
 NAMES = sorted(path.name for path in FOLDER.glob("*.jsonl"))
+OTHERS = sorted(f"formats/{path.name}" for path in FOLDER.glob("formats/*"))
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +30,11 @@ def make() -> ModuleType:
 
 def test_every_file_has_a_maker_and_they_are_small(make: ModuleType) -> None:
     assert sorted(make.TRACES) == NAMES
-    assert sum((FOLDER / name).stat().st_size for name in NAMES) < 1_000_000
+    assert sorted(make.OTHER_FORMATS) == OTHERS
+    assert sum((FOLDER / name).stat().st_size for name in NAMES + OTHERS) < 1_000_000
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES + OTHERS)
 def test_a_file_is_what_the_script_makes(make: ModuleType, name: str) -> None:
     assert (FOLDER / name).read_bytes() == make.text_of(name).encode()
 
@@ -49,6 +51,24 @@ def test_a_file_is_faultless_and_the_readme_tells_its_figures(name: str) -> None
         facts.num_rows,
         facts.num_sessions,
         facts.span_ms,
+        facts.total_input_tokens,
+        facts.total_output_tokens,
+    ]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_file_in_another_format_is_known_as_it_and_the_readme_tells_its_figures(name: str) -> None:
+    with open_trace(FOLDER / name, trace_format="auto") as source:
+        facts = source.scan()
+        assert sum(len(batch) for batch in source.batches()) == facts.num_rows
+    assert facts.is_sorted
+    readme = (FOLDER / "README.md").read_text()
+    told = re.search(rf"^\| `{re.escape(name)}` \| `(\w+)` \|([\d.| ]+)\|", readme, re.MULTILINE)
+    assert told is not None
+    assert told[1] == facts.format
+    assert [float(figure) for figure in told[2].split("|")] == [
+        facts.num_rows,
+        round(facts.span_ms, 4),
         facts.total_input_tokens,
         facts.total_output_tokens,
     ]
