@@ -119,7 +119,7 @@ def _text(facts: TraceFacts, profile: TraceProfile) -> str:
     lines = [
         ("trace", f"{facts.name} ({facts.format}, {profile.trace_block_size} tokens a hash id)"),
         ("rows", f"{profile.num_rows:,}"),
-        ("sessions", _sessions(profile)),
+        ("sessions", _sessions(profile)) if facts.graph is None else ("graph", _graph(facts)),
         ("span", _span(profile)),
         ("timestamps", _timestamps(profile)),
         (
@@ -143,6 +143,14 @@ def _text(facts: TraceFacts, profile: TraceProfile) -> str:
     if profile.misfits is not None:
         lines += _misfits(profile)
     return "".join(f"{name:<16}{text}\n" for name, text in lines)
+
+
+def _graph(facts: TraceFacts) -> str:
+    assert facts.graph is not None, "only graphs have plays"
+    return (
+        f"{facts.graph.num_plays:,} plays, {facts.graph.num_edges:,} dependencies, "
+        f"{facts.num_sessions:,} conversations; models {', '.join(facts.graph.models)}"
+    )
 
 
 def _sessions(profile: TraceProfile) -> str:
