@@ -252,12 +252,75 @@ def sglang_result() -> Iterator[str]:
     yield json.dumps(run | totals | details) + "\n"
 
 
+def agent_graph() -> Iterator[Row]:
+    """Coding agents: each calls tools, starts helpers, and goes on when some of these have answered.
+
+    A graph of requests (agentic Mooncake, version 2): a header, then one request a line, play after play.
+    """
+    dice, ids = Dice(505), Ids()
+    yield {
+        "schema": "dynamo.agentic_mooncake",
+        "version": 2,
+        "block_size": BLOCK,
+        "hash_id_scope": "local",
+        "source": {"format": "mocker-replay sample", "digest": "agent-graph"},
+    }
+    system = ids.take(4)  # one system prompt for all agents
+    start_ms = 0.0
+    for play in range(24):
+        start_ms += dice.exponential(9_000.0)
+        yield from _agent_play(f"play-{play:02d}", round(start_ms), system, dice, ids)
+
+
+def _agent_play(play: str, start_ms: int, system: list[int], dice: Dice, ids: Ids) -> Iterator[Row]:
+    history = system + ids.take(dice.whole(2, 8))
+    before: list[Row] = []  # edges into the next step
+    for step in range(dice.whole(2, 6)):
+        name = f"{play}/main-{step}"
+        yield _agent_request(name, play, "main", history, dice.length(220.0, 0.7, 16, 1_500), start_ms, before)
+        before = [_edge(name, "completion", 50 * dice.whole(2, 60), "sequence")]  # a tool runs
+        if dice.chance(0.45):
+            for helper in range(dice.whole(1, 3)):
+                agent = f"helper-{step}-{helper}"
+                first, last = f"{play}/{agent}-0", f"{play}/{agent}-1"
+                own = system + ids.take(dice.whole(1, 3))
+                spawned = [_edge(name, "dispatch", 10 * dice.whole(5, 40), "spawn")]
+                yield _agent_request(first, play, agent, own, dice.length(150.0, 0.6, 8, 800), start_ms, spawned)
+                own += ids.take(2)
+                follows = [_edge(first, "completion", 100, "sequence")]
+                yield _agent_request(last, play, agent, own, dice.length(80.0, 0.6, 0, 400), start_ms, follows)
+                if dice.chance(0.7):
+                    before.append(_edge(last, "completion", 0, "join"))
+        history = history + ids.take(dice.whole(1, 4))
+
+
+def _edge(source: str, trigger: str, delay_ms: int, relation: str) -> Row:
+    return {"request_id": source, "trigger": trigger, "delay_ms": delay_ms, "relation": relation}
+
+
+def _agent_request(
+    name: str, play: str, session: str, blocks: list[int], output: int, start_ms: int, edges: list[Row]
+) -> Row:
+    return {
+        "request_id": name,
+        "play_id": play,
+        "session_id": f"{play}/{session}",
+        "model": "sample",
+        "input_length": len(blocks) * BLOCK - len(blocks) % 7 * 31,
+        "output_length": output,
+        "hash_ids": list(blocks),
+        "not_before_ms": start_ms,
+        "dependencies": edges,
+    }
+
+
 TRACES: dict[str, Callable[[], Iterator[Row]]] = {
     "tiny.jsonl": tiny,
     "chat-shared-prefix.jsonl": chat_shared_prefix,
     "multi-turn.jsonl": multi_turn,
     "long-context-bursts.jsonl": long_context_bursts,
     "impatient-clients.jsonl": impatient_clients,
+    "agent-graph.jsonl": agent_graph,
 }
 OTHER_FORMATS: dict[str, Callable[[], Iterator[Row] | Iterator[str]]] = {
     "formats/qwen.jsonl": qwen_chats,

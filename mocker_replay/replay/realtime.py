@@ -187,11 +187,12 @@ class RealtimeRun(RunBooks):
             while self.fleet.needs_rows:
                 self.more_rows()
             due_ms, wall_ms = self.fleet.next_due_ms, self._wall_ms()
-            if due_ms <= min(wall_ms, self.until_ms):
-                self._serve_due(wall_ms)
-            elif ends := self.fleet.take_ends():
+            if ends := self.fleet.take_ends():
+                # Before rows that are due: what ended may have made one of them needless.
                 self.fleet.note_now(wall_ms)
                 self.workload.ended(self.fleet, ends)
+            elif due_ms <= min(wall_ms, self.until_ms):
+                self._serve_due(wall_ms)
             elif due_ms == math.inf and self._is_at_rest():
                 return True
             elif wall_ms >= self.until_ms:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.fuzz.graphs import make_graph_case
 from tests.fuzz.peer import run_seed
 from tests.fuzz.wheel import WHY_MISSING, Wheel, peer_python
 from tests.parity.runners import run_product_case
@@ -13,6 +14,7 @@ from tests.parity.runners import run_product_case
 FIRST_SEED = 77_000_000
 CASES = 200
 BATCH = 20
+GRAPHS = 40
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +31,16 @@ def test_product_equals_the_wheel(start: int, wheel: Wheel) -> None:
     differing = {}
     for seed in range(FIRST_SEED + start, FIRST_SEED + start + BATCH):
         case, verdict = run_seed(seed, run_product_case, wheel)
+        if verdict.differences:
+            differing[case.name] = verdict.differences[:3]
+    assert differing == {}
+
+
+@pytest.mark.parametrize("start", range(0, GRAPHS, BATCH))
+def test_a_graph_is_replayed_as_by_the_wheel(start: int, wheel: Wheel) -> None:
+    differing = {}
+    for seed in range(FIRST_SEED + start, FIRST_SEED + start + BATCH):
+        case, verdict = run_seed(seed, run_product_case, wheel, make_graph_case)
         if verdict.differences:
             differing[case.name] = verdict.differences[:3]
     assert differing == {}
