@@ -82,7 +82,6 @@ def replay(
     try:
         facts = source.scan()
         options = _in_its_format(options, facts)
-        require_settings(options, facts)
         sinks = Sinks(
             engine, options, facts, events=events, event_level=event_level, requests=requests, summary=summary,
             telemetry=telemetry, realtime=realtime,
@@ -100,14 +99,19 @@ def replay(
     finally:
         if source is not trace:
             source.close()
+    _raise_failure(run, result)
+    return result
+
+
+def _raise_failure(run: RunBooks, result: ReplayResult) -> None:
     if run.failure is not None:
         text = f"the run stopped at {result.facts.end_ms} ms: {_text_of(run.failure)}{run.standing()}"
         raise InvariantError(text) from run.failure
-    return result
 
 
 def _in_its_format(options: ReplayOptions, facts: TraceFacts) -> ReplayOptions:
     """What was run is what the trace was found to be: a log says no `auto`."""
+    require_settings(options, facts)
     return dataclasses.replace(options, trace_format=facts.format) if options.trace_format == "auto" else options
 
 

@@ -242,9 +242,13 @@ def open_trace(
     if trace_format != AUTO:
         _require_built(trace_format)
     _require_range(options)
+    return _opened(path, trace_format, options)
+
+
+def _opened(path: TracePath, trace_format: str, options: ReadingOptions) -> OpenTrace:
     if trace_format == WEKA or (trace_format == AUTO and _is_directory(path)):
         return _open_weka(path, options)
-    file = _lines_of(path, TextLimit(max_text_gib))
+    file = _lines_of(path, TextLimit(options.max_text_gib))
     try:
         detected = detect(file.head(HEAD_BYTES))
         if trace_format != AUTO:

@@ -2,6 +2,7 @@
 
     python -m tests.fuzz.peer --cases 5000 --seed 1
     python -m tests.fuzz.peer --cases 1000 --graphs
+    python -m tests.fuzz.peer --cases 1000 --agents weka
 
 Needs the wheel (`pip install '.[peer]'`, or MR_PEER_PYTHON naming an interpreter that has it). Ends with 1 when a
 case differs; each such case is shrunk and written to the folder given by `--failures`.
@@ -16,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.fuzz.agents import RECORDINGS, judge_recording
 from tests.fuzz.generate import make_case
 from tests.fuzz.graphs import make_graph_case
 from tests.fuzz.minimise import as_json, minimise
@@ -31,6 +33,8 @@ PASSES_EVERY = 4  # every so many cases the forward-pass records are compared to
 
 def run_seed(seed: int, runner: Runner, wheel: Wheel, make: MakeCase = make_case) -> tuple[Case, Verdict]:
     case = make(seed)
+    if case.format in RECORDINGS:
+        return case, judge_recording(case, wheel)
     return case, judge(case, runner, wheel, with_passes=seed % PASSES_EVERY == 0)
 
 
@@ -38,7 +42,7 @@ def report_failure(case: Case, verdict: Verdict, seed: int, runner: Runner, whee
     """Shrink a differing case and keep it; one on which the wheel never ends is kept as it is."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{case.name}.json"
-    if verdict.kind is Kind.ENDLESS or "SubjectTimeout" in verdict.differences[0]:
+    if verdict.kind is Kind.ENDLESS or case.format in RECORDINGS or "SubjectTimeout" in verdict.differences[0]:
         path.write_text(as_json(case, verdict.differences))
         return path
     with_passes = seed % PASSES_EVERY == 0
@@ -59,6 +63,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--subject", choices=sorted(RUNNERS), default="product")
     parser.add_argument("--failures", type=Path, default=Path("build/fuzz-failures"))
     parser.add_argument("--graphs", action="store_true", help="graphs of requests in place of rows")
+    parser.add_argument("--agents", choices=sorted(RECORDINGS), help="recordings of agents in place of rows")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the fifth difference")
     parser.add_argument("--timeout-s", type=float, default=20.0, help="limit for one run of the wheel")
     return parser.parse_args(argv)
@@ -72,6 +77,8 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     runner = RUNNERS[options.subject]
     make = make_graph_case if options.graphs else make_case
+    if options.agents is not None:
+        make = RECORDINGS[options.agents]
     kinds: Counter[str] = Counter()
     differing = 0
     started = time.monotonic()
