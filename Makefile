@@ -13,11 +13,12 @@ PY := $(VENV)/bin/python
 PEER_VENV := .venv-peer
 CASES ?= 5000
 SEED ?= 1
+SECONDS ?= 900
 DEMO_TRACE ?= traces/chat-shared-prefix.jsonl
 # Requirements stand in pyproject.toml alone; this prints one list of them, quoted for the shell.
 REQUIREMENTS = $(PY) -c 'import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print(*(repr(r) for r in eval(sys.argv[1], {"p": p})))'
 
-.PHONY: help venv build demo test goldens debug lint types bench peer fuzz-peer golden-update dist clean
+.PHONY: help venv build demo test goldens debug lint types bench peer fuzz-peer fuzz-readers golden-update dist clean
 
 help:
 	@echo "demo           build, install and replay a shipped trace, with its summary on the screen"
@@ -27,6 +28,7 @@ help:
 	@echo "debug          the tests against a build with all checks on"
 	@echo "bench          benchmarks, release build only"
 	@echo "fuzz-peer      compare CASES=5000 random cases with the reference (installs it beside)"
+	@echo "fuzz-readers   random bytes for every reader of traces, for SECONDS=900 (installs atheris)"
 	@echo "peer           the reference in .venv-peer, for the tests that ask it (MR_PEER_PYTHON)"
 	@echo "golden-update  write the golden files anew; read the diff before you commit it"
 	@echo "dist           sdist and wheel"
@@ -100,6 +102,13 @@ peer: $(PEER)
 
 fuzz-peer: build $(PEER)
 	MR_PEER_PYTHON=$(PEER) $(PY) -m tests.fuzz.peer --cases $(CASES) --seed $(SEED)
+
+# What is new goes into build/fuzz-corpus, a find is kept as build/fuzz-failures/crash-...
+fuzz-readers: build
+	$(PIP_INSTALL) $$($(REQUIREMENTS) 'p["project"]["optional-dependencies"]["fuzz"]' | xargs -n1 echo)
+	@mkdir -p build/fuzz-corpus build/fuzz-failures
+	$(PY) -m tests.fuzz_readers.harness build/fuzz-corpus tests/fuzz_readers/corpus -max_total_time=$(SECONDS) \
+	  -rss_limit_mb=1500 -max_len=4096 -artifact_prefix=build/fuzz-failures/
 
 golden-update: build
 	$(VENV)/bin/mocker-replay golden update --dir tests/goldens '*'

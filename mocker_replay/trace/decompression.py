@@ -38,8 +38,12 @@ class TextLimit:
     max_text_gib: int | None = None  # None: the default, and the ratio is looked at as well
 
     @property
+    def gib(self) -> int:
+        return DEFAULT_MAX_TEXT_GIB if self.max_text_gib is None else self.max_text_gib
+
+    @property
     def max_bytes(self) -> int:
-        return (DEFAULT_MAX_TEXT_GIB if self.max_text_gib is None else self.max_text_gib) * GIB
+        return self.gib * GIB
 
     def require(self, text_bytes: int, stored_bytes: int) -> None:
         """Refuse what is too much.
@@ -48,7 +52,7 @@ class TextLimit:
             DecompressionError: with the option that allows more.
         """
         if text_bytes > self.max_bytes:
-            raise DecompressionError(f"holds more than {self.max_bytes // GIB} GiB of text; --max-text-gib allows more")
+            raise DecompressionError(f"holds more than {self.gib} GiB of text; --max-text-gib allows more")
         if self.max_text_gib is None and MIN_SUSPECT_BYTES < text_bytes > MAX_TEXT_RATIO * stored_bytes:
             raise DecompressionError(
                 f"holds {MAX_TEXT_RATIO} times as much text as it has bytes, like a decompression bomb; "

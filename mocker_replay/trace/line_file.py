@@ -218,8 +218,7 @@ class LineFile:
                 while chunk := stream.read(READ_BYTES):
                     num_bytes += len(chunk)
                     if num_bytes > self._limit.max_bytes:
-                        gib = self._limit.max_bytes >> 30
-                        rule = f"gave more than {gib} GiB; --max-text-gib allows more"
+                        rule = f"gave more than {self._limit.gib} GiB; --max-text-gib allows more"
                         raise whole_file_error(_shown(path), rule)
                     spool.write(chunk)
                 spool.flush()

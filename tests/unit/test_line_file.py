@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import json
 import os
 import threading
@@ -31,9 +32,9 @@ def zstded(*texts: bytes) -> bytes:
     return b"".join(zstandard.ZstdCompressor(write_checksum=True).compress(text) for text in texts)
 
 
-def lines_of(path: TracePath, max_lines: int = 1000) -> tuple[list[bytes], str]:
+def lines_of(path: TracePath, max_lines: int = 1000, limit: TextLimit | None = None) -> tuple[list[bytes], str]:
     """All lines, and the digest; their numbers are dense."""
-    file = LineFile(path)
+    file = LineFile(path, limit)
     try:
         lines: list[bytes] = []
         for block in file.blocks(max_lines):
@@ -47,12 +48,7 @@ def lines_of(path: TracePath, max_lines: int = 1000) -> tuple[list[bytes], str]:
 
 def refusal(path: TracePath, limit: TextLimit | None = None) -> str:
     with pytest.raises(TraceError) as caught:
-        file = LineFile(path, limit)
-        try:
-            for _ in file.blocks(1000):
-                pass
-        finally:
-            file.close()
+        lines_of(path, limit=limit)
     (fault,) = caught.value.faults
     return f"{os.path.basename(fault.file)}: {fault.rule}"
 
@@ -122,9 +118,7 @@ def test_a_bomb_ends_in_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert sum(len(block.lines) for block in file.blocks(10_000)) == 4096
     file.close()
     monkeypatch.setattr("mocker_replay.trace.decompression.GIB", 1 << 20)
-    assert refusal(path, TextLimit(2)) == "bomb: holds more than 0 GiB of text; --max-text-gib allows more" or refusal(
-        path, TextLimit(2)
-    ).endswith("--max-text-gib allows more")
+    assert refusal(path, TextLimit(2)) == "bomb: holds more than 2 GiB of text; --max-text-gib allows more"
 
 
 def test_a_zstd_bomb_makes_little_at_a_time() -> None:
@@ -134,9 +128,10 @@ def test_a_zstd_bomb_makes_little_at_a_time() -> None:
     assert max(sizes) <= 1 << 25
 
 
-def test_pieces_are_not_small(tmp_path: Path) -> None:
-    chunks = [gzipped(TEXT[:100], TEXT[100:])[at : at + 7] for at in range(0, 200_000, 7)]
-    sizes = [len(piece) for piece in decompressed(iter(filter(None, chunks)), "gzip", TextLimit())]
+def test_pieces_are_not_small() -> None:
+    data = gzipped(TEXT[:100], TEXT[100:])
+    chunks = [data[at : at + 7] for at in range(0, len(data), 7)]
+    sizes = [len(piece) for piece in decompressed(iter(chunks), "gzip", TextLimit())]
     assert sum(sizes) == len(TEXT)
     assert min(sizes[:-1]) >= 256 * 1024
 
@@ -154,7 +149,7 @@ def test_a_window_that_would_take_much_memory_is_refused() -> None:
 
 def test_files_one_after_another_are_one_trace(tmp_path: Path) -> None:
     cuts = [0, TEXT.index(b"\n", 100_000), TEXT.index(b"\n", 200_000) + 1, len(TEXT)]
-    parts = [TEXT[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+    parts = [TEXT[a:b] for a, b in itertools.pairwise(cuts)]
     parts[1] = parts[1][1:]  # the first file has no line feed at its end
     for name, data in zip("abc", (parts[0], gzipped(parts[1]), zstded(parts[2])), strict=True):
         (tmp_path / name).write_bytes(data)
@@ -198,9 +193,9 @@ def test_tables_may_repeat_their_header(tmp_path: Path) -> None:
     with open_trace([tmp_path / "a", tmp_path / "b"], trace_format="auto") as source:
         batches = list(source.batches())
     assert [value for batch in batches for value in batch.input_tokens.tolist()] == [5, 6]
-    with open_trace([tmp_path / name for name in "abc"], trace_format="auto") as source:
-        with pytest.raises(TraceError) as caught:
-            source.scan()
+    paths = [tmp_path / name for name in "abc"]
+    with open_trace(paths, trace_format="auto") as source, pytest.raises(TraceError) as caught:
+        source.scan()
     assert [(os.path.basename(fault.file), fault.line) for fault in caught.value.faults] == [("c", 2)]
 
 
@@ -241,7 +236,7 @@ def test_a_pipe_that_never_ends_is_left(tmp_path: Path, monkeypatch: pytest.Monk
 
     writer = threading.Thread(target=write_for_ever)
     writer.start()
-    assert refusal(fifo, TextLimit(1)) == "fifo: gave more than 0 GiB; --max-text-gib allows more"
+    assert refusal(fifo, TextLimit(1)) == "fifo: gave more than 1 GiB; --max-text-gib allows more"
     writer.join()
 
 
@@ -258,7 +253,7 @@ def faults_of(tmp_path: Path, data: bytes, **options: Any) -> list[str]:
     return [f"{fault.line} {fault.field}: {fault.rule}" for fault in caught.value.faults]
 
 
-@pytest.mark.parametrize("depth", [900, 1100, 100_000, 1_000_000])
+@pytest.mark.parametrize("depth", [900, 1100, 200_000])
 @pytest.mark.parametrize("trace_format", ["mooncake", "qwen"])
 def test_nesting_of_any_depth_is_a_fault_and_no_crash(tmp_path: Path, depth: int, trace_format: str) -> None:
     deep = b'{"hash_ids": ' + b"[" * depth + b"]" * depth + b"}"
