@@ -22,12 +22,13 @@ from mocker_replay.trace.line_file import LineFile
 from mocker_replay.trace.mooncake import MooncakeTrace
 from mocker_replay.trace.mooncake_row import MooncakeRules
 
-FORMATS: Final = ("mooncake", "agentic_mooncake", "agentic-mooncake")
+FORMATS: Final = ("mooncake", "mooncake-delta", "mooncake_delta", "agentic_mooncake", "agentic-mooncake")
 # Formats of the reference that are not built: named, so that the refusal says so.
 _PLANNED_FORMATS: Final = (
-    "mooncake-delta", "mooncake_delta", "weka", "applied_compute_agentic", "dynamo",
+    "weka", "applied_compute_agentic", "dynamo",
 )  # fmt: skip
 _AGENTIC: Final = ("agentic_mooncake", "agentic-mooncake")
+_DELTA: Final = ("mooncake-delta", "mooncake_delta")
 _MOONCAKE_BLOCK_SIZE: Final = 512
 _CHOICES: Final = {
     "timestamp_unit": get_args(TimestampUnit),
@@ -92,6 +93,7 @@ def open_trace(
         missing_timestamps=missing_timestamps,
         surplus_hash_ids=surplus_hash_ids,
         missing_hash_ids=missing_hash_ids,
+        is_delta=trace_format in _DELTA,
     )
     return MooncakeTrace(LineFile(path), rules)
 
