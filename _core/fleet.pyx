@@ -123,6 +123,7 @@ cdef class Fleet:
         free(self.workers)
         free(self.next_rank)
         free(self.ended)
+        free(self.ended_tokens)
 
     # -- rows -------------------------------------------------------------------------------------
 
@@ -271,11 +272,10 @@ cdef class Fleet:
         return [request for request, _ in self.take_ends()]
 
     def take_ends(self):
-        """The same, each with whether it completed."""
+        """The same, each with the tokens of its output, -1 where it did not complete."""
         cdef int64_t i
         self.find_ends()
-        ended = [(self.ended[i] if self.ended[i] >= 0 else ~self.ended[i], self.ended[i] >= 0)
-                 for i in range(self.num_ended)]
+        ended = [(self.ended[i], self.ended_tokens[i]) for i in range(self.num_ended)]
         self.num_ended = 0
         return ended
 
@@ -596,26 +596,35 @@ cdef class Fleet:
 
     cdef int find_ends(self) except -1 nogil:
         """Note the requests that ended since the last look; the records may be cleared afterwards."""
+        cdef Event* event
         if not self.wake_on_end and self.leaving.count == 0:
             return 0
         while self.scanned < self.out.count:
             if self.out.records[self.scanned].kind == EV_TERMINAL:
                 self.leaving.drop(self.out.records[self.scanned].request)
                 if self.wake_on_end:
-                    self.note_end(self.out.records[self.scanned].request,
-                                  self.out.records[self.scanned].a == TERM_COMPLETED)
+                    event = &self.out.records[self.scanned]
+                    self.note_end(event.request, event.b if event.a == TERM_COMPLETED else -1)
             self.scanned += 1
         return 0
 
-    cdef int note_end(self, int32_t request, bint completed) except -1 nogil:
-        cdef int32_t* grown
+    cdef int note_end(self, int32_t request, int64_t num_tokens) except -1 nogil:
+        cdef int32_t* requests
+        cdef int64_t* tokens
+        cdef int64_t capacity
         if self.num_ended == self.ended_capacity:
-            grown = <int32_t*>realloc(self.ended, (self.ended_capacity * 2 + 64) * sizeof(int32_t))
-            if grown is NULL:
+            capacity = self.ended_capacity * 2 + 64
+            requests = <int32_t*>realloc(self.ended, capacity * sizeof(int32_t))
+            if requests is not NULL:
+                self.ended = requests
+            tokens = <int64_t*>realloc(self.ended_tokens, capacity * sizeof(int64_t))
+            if tokens is not NULL:
+                self.ended_tokens = tokens
+            if requests is NULL or tokens is NULL:
                 with gil:
                     raise MemoryError("ended requests")
-            self.ended = grown
-            self.ended_capacity = self.ended_capacity * 2 + 64
-        self.ended[self.num_ended] = request if completed else ~request
+            self.ended_capacity = capacity
+        self.ended[self.num_ended] = request
+        self.ended_tokens[self.num_ended] = num_tokens
         self.num_ended += 1
         return 0

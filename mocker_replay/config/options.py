@@ -26,14 +26,15 @@ TRACE_FORMATS = {
     "burstgpt": True,
     "vllm_bench": True,
     "sglang_bench": True,
-    "mooncake-delta": False,
-    "mooncake_delta": False,
+    "mooncake-delta": True,
+    "mooncake_delta": True,
     "agentic_mooncake": True,
     "agentic-mooncake": True,
     "weka": True,
     "applied_compute_agentic": True,
     "dynamo": True,
 }
+DELTA_FORMATS = ("mooncake-delta", "mooncake_delta")
 # Formats whose traces are graphs of requests, and those that may be.
 GRAPH_FORMATS = ("agentic_mooncake", "agentic-mooncake", "weka")
 MAY_BE_GRAPH = (*GRAPH_FORMATS, "dynamo", "auto")
@@ -140,6 +141,11 @@ class ReplayOptions:
         yield from self._policy()
         yield from self._formats(faulty)
         yield from self._graphs()
+        if self.trace_format in DELTA_FORMATS:
+            if self.mode == "realtime":
+                yield "mode", f"realtime cannot be used with trace_format {self.trace_format}"
+            if self.router_mode == "kv_router":
+                yield "router_mode", f"kv_router is not built for trace_format {self.trace_format}"
         if "kv_event_lag_ms" not in faulty and self.kv_event_lag_ms is not None and self.router_mode == "round_robin":
             yield "kv_event_lag_ms", "is only of use with router_mode kv_router"
         if self.sla_e2e_ms is not None and (self.sla_ttft_ms is not None or self.sla_itl_ms is not None):

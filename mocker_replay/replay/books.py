@@ -14,18 +14,20 @@ from typing import Any
 from mocker_replay._core.collector import Collector
 from mocker_replay._core.fleet import Fleet
 from mocker_replay.config import EngineConfig, ReplayOptions
-from mocker_replay.errors import ExitCode, InvariantError
+from mocker_replay.config.options import DELTA_FORMATS
+from mocker_replay.errors import ExitCode, InvariantError, UsageError
 from mocker_replay.events import Decision, Want
 from mocker_replay.policies import LoadedPolicy
 from mocker_replay.replay.build import build_fleet
 from mocker_replay.replay.graph_facts import graph_of, run_graph
 from mocker_replay.replay.graph_workload import GraphWorkload
+from mocker_replay.replay.history import Histories
 from mocker_replay.replay.interrupt import InterruptFlag
 from mocker_replay.replay.placement import PolicyPlacement
 from mocker_replay.replay.result import ReplayResult
 from mocker_replay.replay.router import KvRouter
 from mocker_replay.replay.sinks import Sinks
-from mocker_replay.replay.workload import Workload, open_workload, session_names
+from mocker_replay.replay.workload import Recall, Workload, open_workload, session_names
 from mocker_replay.report.facts import FAILED, NOT_ARRIVED, NOT_TERMINAL, REJECTED, RunFacts
 from mocker_replay.report.summary import summarize
 from mocker_replay.shells.clock import elapsed_ms, monotonic_ns
@@ -74,11 +76,15 @@ class RunBooks:
             self.placement = PolicyPlacement(policy.placing, options.num_workers, engine.dp_size, engine.num_gpu_blocks)
         wants_kv = sinks.wants_kv or self.router is not None
         self.graph = graph_of(source, facts)
-        self.workload = _workload(source, facts, self.graph, options, renumber=wants_kv)
+        is_delta = options.trace_format in DELTA_FORMATS
+        if is_delta and wants_kv:
+            raise UsageError(f"event level kv is not built for trace_format {options.trace_format}")
+        recall = _recall(facts, engine.block_size) if is_delta else None
+        self.workload = _workload(source, facts, self.graph, options, renumber=wants_kv, recall=recall)
         self.fleet: Fleet = build_fleet(
             engine,
             num_workers=options.num_workers,
-            trace_block_size=facts.trace_block_size,
+            trace_block_size=engine.block_size if is_delta else facts.trace_block_size,
             want=want | sinks.wants | (Want.KV if wants_kv else 0),
             telemetry=sinks.wants_samples,
             wake_on_end=self.workload.wakes,
@@ -86,6 +92,7 @@ class RunBooks:
             external=external,
             block_tokens=sinks.block_tokens if wants_kv else None,
             policy=policy.scheduling,
+            knows_outputs=is_delta,
         )
 
     def loop(self, interrupt: InterruptFlag) -> bool:
@@ -243,8 +250,9 @@ class RunBooks:
 
 
 def _workload(
-    source: TraceSource, facts: TraceFacts, graph: TraceGraph | None, options: ReplayOptions, *, renumber: bool
-) -> Workload:
+    source: TraceSource, facts: TraceFacts, graph: TraceGraph | None, options: ReplayOptions, *, renumber: bool,
+    recall: Recall | None,
+) -> Workload:  # fmt: skip
     ratio = options.arrival_speedup_ratio
     if graph is None:
         return open_workload(
@@ -253,9 +261,14 @@ def _workload(
             arrival_speedup_ratio=ratio,
             replay_concurrency=options.replay_concurrency,
             renumber=renumber,
+            recall=recall,
         )
     base_ms = facts.min_first_timestamp_ms or 0.0
     return GraphWorkload(graph, base_ms, ratio, num_lanes=options.agentic_lanes, renumber=renumber)
+
+
+def _recall(facts: TraceFacts, block_size: int) -> Recall:
+    return lambda rows: Histories(rows, facts.trace_block_size, block_size, facts.path)
 
 
 def _router(engine: EngineConfig, options: ReplayOptions, facts: TraceFacts) -> KvRouter | None:

@@ -66,6 +66,7 @@ def run_graph(graph: TraceGraph, facts: TraceFacts, lane: Sequence[int]) -> RunG
         only_root=only_root,
         parent=_spawners(graph),
         lane=lane,
+        nested_timestamp_basis=facts.graph.nested_timestamp_basis,
     )
 
 

@@ -95,13 +95,13 @@ class GraphWorkload:
         self._fire(self._on_arrival, request, at_ms, ready)
         self._hand_over(fleet, ready)
 
-    def ended(self, fleet: Fleet, ends: Sequence[tuple[int, bool]]) -> None:
+    def ended(self, fleet: Fleet, ends: Sequence[tuple[int, int]]) -> None:
         ready: list[int] = []
-        for request, completed in sorted(ends):  # two lanes that become free at once go on in order of the requests
+        for request, num_tokens in sorted(ends):  # two lanes that become free at once go on in order of the requests
             play = self._play[request]
             self._state[request] = _ENDED
             self._num_running[play] -= 1
-            if not completed:
+            if num_tokens < 0:
                 self._fail(fleet, play)
             elif not self._failed[play]:
                 self._fire(self._on_completion, request, fleet.now_ms, ready)

@@ -79,6 +79,7 @@ class RunGraph:
     only_root: npt.NDArray[np.int64]  # (num_plays,) its one root; -1: it has several
     parent: npt.NDArray[np.int64]  # (num_requests,) who spawned it, -1: nobody
     lane: Sequence[int]  # by play; -1: it never started, or there are no lanes
+    nested_timestamp_basis: str | None = None  # of a weka trace
 
     def __len__(self) -> int:
         return len(self.play)

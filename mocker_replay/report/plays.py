@@ -26,6 +26,7 @@ def plays_summary(columns: Columns, facts: RunFacts) -> dict[str, Any]:
     e2e_ms = _trajectories_ms(columns, graph)
     described = metrics.describe(e2e_ms)
     num_plays = len(graph.play_ids)
+    basis = graph.nested_timestamp_basis
     return {
         "skipped_requests": facts.num_skipped,
         "total_trajectories": num_plays,
@@ -42,6 +43,7 @@ def plays_summary(columns: Columns, facts: RunFacts) -> dict[str, Any]:
             "source_models": list(graph.models),
         },
         "agentic_play_outcomes": _outcomes(status, terminal_ms, graph, facts),
+        **({} if basis is None else {"weka_nested_timestamp_basis": basis}),
     }
 
 

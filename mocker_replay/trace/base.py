@@ -5,6 +5,7 @@ Decides the columns a replay works with and their units. Never reads a file and 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, get_args
@@ -54,6 +55,7 @@ class RowBatch:
     cancel_after_ms: Float64s | None = None  # the client's patience from its arrival on; inf = it stays; None: all stay
     deadline_ms: Float64s | None = None  # when the answer is wanted, from the arrival on; inf = nobody said; None: all
     surplus_included: Uint64s | None = None  # the ids as given, row after row; None: none was cut off
+    output_token_ids: list[array[int] | None] | None = None  # authored outputs, where the format needs them
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -68,6 +70,7 @@ class GraphFacts:
     num_plays: int
     num_edges: int
     models: tuple[str, ...]  # recorded ones, sorted
+    nested_timestamp_basis: str | None = None  # of weka: the clock that requests of sub-agents were found to be on
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +171,14 @@ def concatenate(batches: Sequence[RowBatch]) -> RowBatch:
         strict_priority=np.concatenate([batch.strict_priority for batch in batches]),
         cancel_after_ms=_joined_or_none([(batch.cancel_after_ms, len(batch)) for batch in batches]),
         deadline_ms=_joined_or_none([(batch.deadline_ms, len(batch)) for batch in batches]),
+        output_token_ids=_authored(batches),
     )
+
+
+def _authored(batches: Sequence[RowBatch]) -> list[array[int] | None] | None:
+    if all(batch.output_token_ids is None for batch in batches):
+        return None
+    return [ids for batch in batches for ids in batch.output_token_ids or [None] * len(batch)]
 
 
 def _joined_or_none(columns: Sequence[tuple[Float64s | None, int]]) -> Float64s | None:

@@ -80,7 +80,7 @@ class GraphTrace:
 
 def facts_of_graph(
     graph: TraceGraph, *, path: str, name: str, trace_format: str, digest: str, source: Mapping[str, str],
-    warnings: Sequence[str] = (),
+    warnings: Sequence[str] = (), nested_timestamp_basis: str | None = None,
 ) -> TraceFacts:  # fmt: skip
     """Facts of a trace that was lowered to a graph.
 
@@ -114,6 +114,7 @@ def facts_of_graph(
             num_plays=len(graph.play_ids),
             num_edges=len(graph.edge_source),
             models=tuple(sorted({model for model in graph.models if model is not None})),
+            nested_timestamp_basis=nested_timestamp_basis,
         ),
     )
 

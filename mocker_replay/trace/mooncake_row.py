@@ -56,6 +56,7 @@ class MooncakeRules:
     missing_timestamps: MissingTimestamps = "refuse"
     surplus_hash_ids: SurplusHashIds = "ignore"
     missing_hash_ids: MissingHashIds = "refuse"
+    is_delta: bool = False  # a follow-up turn carries only its new input; what was answered is part of the next prompt
 
     def num_blocks(self, input_tokens: int) -> int:
         """Trace blocks a prompt covers, a partial last one included."""

@@ -70,12 +70,10 @@ class WekaTrace(GraphTrace):
             self._check_corpus(plays)
         if any(lists):
             raise joined(lists).error()
-        is_relative = self._basis == "relative" or (
-            self._basis == "auto" and any(True for _, play in plays for _ in _early(play))
-        )
+        basis = _resolved([play for _, play in plays]) if self._basis == "auto" else self._basis
         parts, blocks = GraphParts(), BlockIds()
         for _, play in plays:
-            add_play(parts, play, blocks, is_relative=is_relative)
+            add_play(parts, play, blocks, is_relative=basis == "relative")
         graph = parts.graph(plays[0][1].block_size)
         self._check_graph(graph)
         digest = hasher.hexdigest()
@@ -86,6 +84,7 @@ class WekaTrace(GraphTrace):
             trace_format="weka",
             digest=digest,
             source={"format": "weka", "digest": digest},
+            nested_timestamp_basis=basis,
         )
         return graph, facts
 
@@ -143,6 +142,13 @@ def _objects(lines: LineFile) -> Iterator[tuple[int, bytes]]:
     rest = splitter.finish()
     if rest is not None:
         yield rest
+
+
+def _resolved(plays: Sequence[WekaPlay]) -> str:
+    """The clock that requests of sub-agents are on, as their times show."""
+    if not any(agent.end > agent.first for play in plays for agent in play.agents):
+        return "not_applicable"
+    return "relative" if any(True for play in plays for _ in _early(play)) else "absolute"
 
 
 def _early(play: WekaPlay) -> Iterator[tuple[WekaAgent, int]]:

@@ -1,8 +1,8 @@
 """The differential fuzzer: random cases through a subject and the reference wheel.
 
     python -m tests.fuzz.peer --cases 5000 --seed 1
-    python -m tests.fuzz.peer --cases 1000 --graphs
-    python -m tests.fuzz.peer --cases 1000 --agents weka
+    python -m tests.fuzz.peer --cases 1000 --traces graphs
+    python -m tests.fuzz.peer --cases 1000 --traces weka
 
 Needs the wheel (`pip install '.[peer]'`, or MR_PEER_PYTHON naming an interpreter that has it). Ends with 1 when a
 case differs; each such case is shrunk and written to the folder given by `--failures`.
@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.fuzz.agents import RECORDINGS, judge_recording
+from tests.fuzz.deltas import make_delta_case
 from tests.fuzz.generate import make_case
 from tests.fuzz.graphs import make_graph_case
 from tests.fuzz.minimise import as_json, minimise
@@ -27,6 +28,12 @@ from tests.parity.cases import Case
 from tests.parity.runners import RUNNERS
 
 MakeCase = Callable[[int], Case]
+MAKERS: dict[str, MakeCase] = {
+    "mooncake": make_case,
+    "graphs": make_graph_case,
+    "deltas": make_delta_case,
+    **RECORDINGS,
+}
 PROGRESS_EVERY = 500
 PASSES_EVERY = 4  # every so many cases the forward-pass records are compared too
 
@@ -62,8 +69,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="seeds are SEED*1000000 and the numbers after it")
     parser.add_argument("--subject", choices=sorted(RUNNERS), default="product")
     parser.add_argument("--failures", type=Path, default=Path("build/fuzz-failures"))
-    parser.add_argument("--graphs", action="store_true", help="graphs of requests in place of rows")
-    parser.add_argument("--agents", choices=sorted(RECORDINGS), help="recordings of agents in place of rows")
+    parser.add_argument("--traces", choices=sorted(MAKERS), default="mooncake", help="what kind of traces")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the fifth difference")
     parser.add_argument("--timeout-s", type=float, default=20.0, help="limit for one run of the wheel")
     return parser.parse_args(argv)
@@ -76,9 +82,7 @@ def main(argv: list[str] | None = None) -> int:
         print(WHY_MISSING, file=sys.stderr)
         return 2
     runner = RUNNERS[options.subject]
-    make = make_graph_case if options.graphs else make_case
-    if options.agents is not None:
-        make = RECORDINGS[options.agents]
+    make = MAKERS[options.traces]
     kinds: Counter[str] = Counter()
     differing = 0
     started = time.monotonic()

@@ -17,6 +17,7 @@ CLASSES: tuple[tuple[str, str], ...] = (
     (r"does not match embedded|mixed replay|cannot mix requests|missing output_tokens|no request_end", "TraceError"),
     (r"trace line (?P<line>\d+)", "TraceError"),
     (r"session request_(?P<line>\d+)\b", "TraceError"),
+    (r"must have a positive input_length", "TraceError"),
     (r"did not contain any requests", "TraceError"),
     (r"source_play_ordinal|in play \S+ depends on|cannot depend on itself|cycle detected", "TraceError"),
     (r"agentic Mooncake (version|schema|source)", "TraceError"),
