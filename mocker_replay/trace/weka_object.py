@@ -74,6 +74,7 @@ class _Reading:
         self._requests: list[WekaRequest] = []
         self._agents: list[WekaAgent] = []
         self._latest_own: int | None = None  # the latest listed request that is no sub-agent's
+        self._has_own = False  # one was listed, faulty or not
 
     def play(self, pairs: Iterable[tuple[str, Any]], source: str) -> WekaPlay | None:
         fields = Fields(pairs, _OBJECT, self._line, "", self._faults)
@@ -124,6 +125,7 @@ class _Reading:
         if any(key == "type" and value == "subagent" for key, value in pairs):
             self._agent(pairs, outer)
             return
+        self._has_own = True
         request = self._request(pairs, outer, None, (*_REQUEST_TYPES, "subagent"))
         if request is not None:
             self._latest_own = len(self._requests)
@@ -166,7 +168,7 @@ class _Reading:
             if status == "completed" and not listed:
                 rule = "must not be empty where the parent waits: what it waited for is not known"
                 fields.refuse("requests", rule, None)
-        if self._latest_own is None:
+        if not self._has_own:
             fields.refuse("agent_id", "must have a request listed before it, which started it", agent_id)
         if start_s is None or agent_id is None or self._latest_own is None or fields.faulty:
             return

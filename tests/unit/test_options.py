@@ -44,7 +44,7 @@ def test_the_formats_of_the_options_are_those_of_the_readers() -> None:
         ("telemetry_sample_interval_ms", 0, "finite and positive"),
         ("router_mode", "random", "must be one of round_robin, kv_router"),
         ("mode", "realtme", "did you mean realtime"),
-        ("trace_format", "weka", "not built yet"),
+        ("weka_nested_timestamp_basis", "yes", "must be one of auto, absolute, relative"),
         ("trace_format", "agentic-mooncake", "is required with trace_format agentic-mooncake"),
         ("execution_model", " ", "not blank"),
         ("agentic_lanes", 0, "from 1"),
