@@ -30,8 +30,8 @@ def rows_of(path: Path, max_rows: int = 2, **options: Any) -> RowBatch:
 
 
 def faults_of(path: Path) -> list[Fault]:
-    with pytest.raises(TraceError) as caught:
-        open_trace(path, trace_format=FORMAT).scan()
+    with open_trace(path, trace_format=FORMAT) as source, pytest.raises(TraceError) as caught:
+        source.scan()
     return list(caught.value.faults)
 
 
@@ -96,8 +96,9 @@ def test_prompts_of_a_whole_trace_are_bounded(tmp_path: Path) -> None:
     huge = {"num_turns": 1, "input_prompt_length": 2**30, "assistant_response_length": [0],
             "tool_call_output_length": [0], "tool_call_latency": [0], "final_assistant_response_length": 0}  # fmt: skip
     trace = write(tmp_path / "a.jsonl", huge)
-    with pytest.raises(TraceError, match="blocks of all prompts"):
-        open_trace(trace, trace_format=FORMAT, trace_block_size=1).scan()
+    source = open_trace(trace, trace_format=FORMAT, trace_block_size=1)
+    with source, pytest.raises(TraceError, match="blocks of all prompts"):
+        source.scan()
 
 
 @pytest.mark.parametrize(

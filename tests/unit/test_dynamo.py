@@ -46,8 +46,8 @@ def write(path: Path, *events: Any) -> Path:
 
 
 def faults_of(path: Path | list[Path], **options: Any) -> list[Fault]:
-    with pytest.raises(TraceError) as caught:
-        open_trace(path, trace_format="dynamo", **options).scan()
+    with open_trace(path, trace_format="dynamo", **options) as source, pytest.raises(TraceError) as caught:
+        source.scan()
     return list(caught.value.faults)
 
 
@@ -133,6 +133,7 @@ def test_shards_are_one_trace_compressed_or_not(tmp_path: Path) -> None:
     assert [name for batch in batches for name in batch.request_ids or ()] == ["a", "c", "b"]
     assert [t for batch in batches for t in batch.timestamp_ms.tolist()] == [0.0, 100.0, 200.0]
     assert [name for batch in batches for name in batch.session_names] == ["request_1", "request_2", "request_3"]
+    source.close()
     found = faults_of([first, write(tmp_path / "c.jsonl", "", event("a"))])
     assert [(Path(fault.file).name, fault.line) for fault in found] == [("c.jsonl", 2)]
 
@@ -144,6 +145,7 @@ def test_surplus_hashes_of_rows(tmp_path: Path) -> None:
     (batch,) = source.batches()
     assert batch.hash_ids.tolist() == [1, 2]
     assert batch.surplus_included is not None
+    source.close()
     assert faults_of(trace, surplus_hash_ids="refuse")[0].field == "request.replay.input_sequence_hashes"
 
 
@@ -155,6 +157,7 @@ def test_agents_are_a_graph_in_plays(tmp_path: Path) -> None:
     assert dict(facts.graph.source) == {"format": "dynamo.request.trace.v1", "digest": "requests:4;tools:0"}
     assert isinstance(source, GraphSource)
     graph = source.graph()
+    source.close()
     assert graph.play_ids == ["dynamo-play:p0", "dynamo-play:x"]
     assert graph.request_ids == ["c0", "p0", "p1", "x"]
     assert graph.edge_offsets.tolist() == [0, 1, 1, 3, 3]
