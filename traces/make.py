@@ -339,7 +339,8 @@ def weka_agents() -> Iterator[Row]:
                 requests.append(agent | {"requests": helper})
                 now_s = round(now_s + (helper[0]["api_time"] if is_awaited else 0.0) + dice.exponential(1.0), 3)
         yield {
-            "id": f"play-{play}", "models": ["sample"], "block_size": 64, "hash_id_scope": "local", "requests": requests,
+            "id": f"play-{play}", "models": ["sample"], "block_size": 64, "hash_id_scope": "local",
+            "requests": requests,
         }  # fmt: skip
 
 

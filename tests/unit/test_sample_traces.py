@@ -62,7 +62,8 @@ def test_a_file_in_another_format_is_known_as_it_and_the_readme_tells_its_figure
     with open_trace(FOLDER / name, trace_format="auto") as source:
         facts = source.scan()
         assert sum(len(batch) for batch in source.batches()) == facts.num_rows
-    assert facts.is_sorted
+    # A graph has no order of rows, and sessions without timestamps have none either.
+    assert facts.is_sorted == (facts.format not in ("weka", "applied_compute_agentic"))
     readme = (FOLDER / "README.md").read_text()
     told = re.search(rf"^\| `{re.escape(name)}` \| `(\w+)` \|([\d.| ]+)\|", readme, re.MULTILINE)
     assert told is not None
