@@ -257,6 +257,8 @@ def open_trace(
 def _opened(path: TracePath, trace_format: str, options: ReadingOptions) -> OpenTrace:
     if trace_format == WEKA or (trace_format == AUTO and _is_directory(path)):
         return _open_weka(path, options)
+    if trace_format in ("agentic_mooncake", "agentic-mooncake", "dynamo", "applied_compute_agentic"):
+        _require_usual(options, trace_format, ("timestamp_unit", "missing_timestamps", "missing_hash_ids"))
     file = _lines_of(path, TextLimit(options.max_text_gib))
     try:
         detected = detect(file.head(HEAD_BYTES))

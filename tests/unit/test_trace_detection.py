@@ -111,12 +111,6 @@ def test_a_text_without_rows_is_said_to_be_one(tmp_path: Path) -> None:
         opened(tmp_path, b"", b"  ")
 
 
-def test_a_format_that_is_not_built_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mocker_replay.trace.opening._PLANNED_FORMATS", ("dynamo",))
-    with pytest.raises(UsageError, match="trace: trace_format 'dynamo' is not built yet; built: mooncake, qwen"):
-        opened(tmp_path, EVENT)
-
-
 def test_a_declared_format_that_is_plainly_another_gets_a_hint(tmp_path: Path) -> None:
     with opened(tmp_path, EVENT, trace_format="mooncake") as source, pytest.raises(TraceError) as caught:
         source.scan()
