@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mocker_replay.errors import TraceError, UsageError
+from mocker_replay.errors import TraceError
 from mocker_replay.trace import open_trace
 from mocker_replay.trace.detection import HEAD_BYTES, detect
 
