@@ -1,10 +1,12 @@
 """Rows of a trace that are not due yet, the next one first: a heap by (time, order, turn).
 
-Decides nothing: who is placed where, and when, is the fleet's.
+Decides nothing: who is placed where, and when, is the fleet's. A row that is withdrawn stays in the heap until it is
+the next one, and is then forgotten, so that withdrawing many costs no search.
 """
 cimport cython
 from libc.math cimport INFINITY
 from libc.stdlib cimport free, realloc
+from libc.string cimport memset
 
 
 cdef inline bint _before(Arrival* a, Arrival* b) noexcept nogil:
@@ -22,6 +24,7 @@ cdef class Arrivals:
         for i in range(self.count):
             free(self.heap[i].hash_ids)
         free(self.heap)
+        free(self.withdrawn)
 
     def __len__(self):
         return self.count
@@ -52,7 +55,37 @@ cdef class Arrivals:
         self.heap[at] = arrival[0]
         return 0
 
+    cdef int withdraw(self, int32_t request) except -1 nogil:
+        """A row that was handed over is not to arrive."""
+        cdef uint8_t* grown
+        cdef int64_t capacity
+        if request >= self.withdrawn_capacity:
+            capacity = request + request // 2 + 64
+            grown = <uint8_t*>realloc(self.withdrawn, capacity)
+            if grown is NULL:
+                with gil:
+                    raise MemoryError("withdrawn rows")
+            memset(grown + self.withdrawn_capacity, 0, capacity - self.withdrawn_capacity)
+            self.withdrawn = grown
+            self.withdrawn_capacity = capacity
+        self.withdrawn[request] = 1
+        self.drop_withdrawn()
+        return 0
+
+    cdef void drop_withdrawn(self) noexcept nogil:
+        """The next row is one that arrives."""
+        cdef Arrival gone
+        while self.count > 0 and self.heap[0].request < self.withdrawn_capacity and self.withdrawn[self.heap[0].request]:
+            self.take_first(&gone)
+            free(gone.hash_ids)
+
     cdef int pop(self, Arrival* arrival) noexcept nogil:
+        self.take_first(arrival)
+        if self.withdrawn is not NULL:
+            self.drop_withdrawn()
+        return 0
+
+    cdef void take_first(self, Arrival* arrival) noexcept nogil:
         cdef Arrival last
         cdef int64_t at = 0
         cdef int64_t child
@@ -71,4 +104,3 @@ cdef class Arrivals:
             at = child
         if self.count > 0:
             self.heap[at] = last
-        return 0

@@ -4,7 +4,8 @@ from libc.stdint cimport int32_t, int64_t
 
 cdef enum EventKind:
     # Requests. `request` is the ordinal of the trace row (from 0).
-    EV_ARRIVAL = 0        # a=input_tokens b=requested output tokens c=session ordinal (-1 none) d=turn e=priority x=deadline from arrival on [ms], NaN none
+    EV_ARRIVAL = 0        # a=input_tokens b=requested output tokens c=session ordinal (-1 none) d=turn e=priority
+                          # f=1 + play of a graph, 0 none x=deadline from arrival on [ms], NaN none
     EV_COMMAND = 1        # a=CommandKind b=CommandResult c=CommandFlag bits d=command_id
     EV_GAUGES = 2         # a=active_blocks b=inactive_blocks c=running d=waiting e=1 when taken in mid-pass for telemetry only
     # A pass starts: PASS_START, then per executed rank RANK_START with its PREEMPTION, ADMISSION,

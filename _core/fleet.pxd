@@ -57,6 +57,7 @@ cdef class Fleet:
     cdef bint first_round                # of the instant
     cdef Py_ssize_t scanned              # records of this instant already searched for ends
     cdef int32_t* ended                  # (ended_capacity,) requests that ended at this instant, owned
+    cdef int64_t* ended_tokens           # (ended_capacity,) their output, -1 of those that did not complete, owned
     cdef int64_t num_ended
     cdef int64_t ended_capacity
 
@@ -70,7 +71,7 @@ cdef class Fleet:
     cdef int run_machines(self) except -1 nogil
     cdef bint tell_ends(self) except -1 nogil
     cdef int find_ends(self) except -1 nogil
-    cdef int note_end(self, int32_t request) except -1 nogil
+    cdef int note_end(self, int32_t request, int64_t num_tokens) except -1 nogil
     cdef bint wants_move(self, bint hold_boundary) noexcept nogil
     cdef int choose(self, int32_t* worker, int32_t* rank) noexcept nogil
     cdef int count_turn(self, int32_t worker, int32_t rank) noexcept nogil

@@ -18,7 +18,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy
 
 from .driver cimport PHASE_IDLE, PHASE_IN_PASS, Machine
-from .event_buffer cimport CMD_CANCEL, CMD_SUBMIT, EV_ARRIVAL, EV_CUT, EV_TERMINAL, Event
+from .event_buffer cimport CMD_CANCEL, CMD_SUBMIT, EV_ARRIVAL, EV_CUT, EV_TERMINAL, TERM_COMPLETED, Event
 from .lanes cimport Envelope, lane_pop
 from .policy cimport DECIDE_PLACEMENT, record_decision
 
@@ -126,13 +126,14 @@ cdef class Fleet:
         free(self.workers)
         free(self.next_rank)
         free(self.ended)
+        free(self.ended_tokens)
 
     # -- rows -------------------------------------------------------------------------------------
 
     def push_rows(self, double[::1] due_ms, int32_t[::1] request, int64_t[::1] order, int64_t[::1] turn,
                   int64_t[::1] session, int64_t[::1] input_tokens, int64_t[::1] output_tokens,
                   int64_t[::1] hash_offsets, uint64_t[::1] hash_ids, double[::1] cancel_after_ms=None,
-                  int64_t[::1] priority=None, double[::1] deadline_after_ms=None):
+                  int64_t[::1] priority=None, double[::1] deadline_after_ms=None, int64_t[::1] play=None):
         """Hand rows over, in any order; each enters at its time.
 
         Args:
@@ -143,6 +144,7 @@ cdef class Fleet:
             cancel_after_ms: (n,) patience of each client from its arrival on [ms], INFINITY = it stays; None: all stay.
             priority: (n,) for the policy, lower goes first; None: all 0.
             deadline_after_ms: (n,) when the answer is wanted, from the arrival on [ms], INFINITY = nobody said; None: all.
+            play: (n,) ordinal of the play of a graph each row belongs to; None: no graph.
 
         Raises:
             ValueError: columns that do not fit each other, or a time that is none; nothing was handed over.
@@ -155,7 +157,8 @@ cdef class Fleet:
                 and hash_offsets[n] <= hash_ids.shape[0]
                 and (cancel_after_ms is None or n == cancel_after_ms.shape[0])
                 and (priority is None or n == priority.shape[0])
-                and (deadline_after_ms is None or n == deadline_after_ms.shape[0])):
+                and (deadline_after_ms is None or n == deadline_after_ms.shape[0])
+                and (play is None or n == play.shape[0])):
             raise ValueError(f"columns of rows do not fit each other: {n} times, {hash_offsets.shape[0]} offsets, "
                              f"{hash_ids.shape[0]} hash ids")
         for i in range(n):
@@ -173,6 +176,7 @@ cdef class Fleet:
             arrival.cancel_after_ms = INFINITY if cancel_after_ms is None else cancel_after_ms[i]
             arrival.priority = 0 if priority is None else priority[i]
             arrival.deadline_after_ms = INFINITY if deadline_after_ms is None else deadline_after_ms[i]
+            arrival.play = -1 if play is None else <int32_t>play[i]
             arrival.num_hash_ids = hash_offsets[i + 1] - hash_offsets[i]
             arrival.hash_ids = NULL
             if arrival.num_hash_ids > 0:
@@ -181,6 +185,12 @@ cdef class Fleet:
                     raise MemoryError("hash ids of a row")
                 memcpy(arrival.hash_ids, &hash_ids[hash_offsets[i]], arrival.num_hash_ids * sizeof(uint64_t))
             self.arrivals.push(&arrival)
+
+    def withdraw(self, int32_t request):
+        """This row will never arrive, unless it has already; it must not be handed over again."""
+        if request < 0:
+            raise ValueError(f"no row {request}")
+        self.arrivals.withdraw(request)
 
     def set_horizon(self, double horizon_ms):
         """All rows due before `horizon_ms` have been handed over; INFINITY: all there are."""
@@ -212,6 +222,11 @@ cdef class Fleet:
         cdef Arrival* arrival = &self.arrivals.heap[0]
         return arrival.request, arrival.n_in, [arrival.hash_ids[i] for i in range(arrival.num_hash_ids)]
 
+    @property
+    def next_request(self):
+        """The row to place, after "place"."""
+        return self.arrivals.heap[0].request
+
     def next_terms(self):
         """What else is known of that row: (output tokens, priority, deadline [ms], inf if nobody said, arrival [ms])."""
         cdef Arrival* arrival = &self.arrivals.heap[0]
@@ -221,16 +236,21 @@ cdef class Fleet:
         """Answer to "place".
 
         Args:
+            worker, rank: where the row goes; both -1: round robin.
             reason: the choice is a policy's, and recorded with this reason where round robin would have chosen otherwise.
 
         Raises:
             ValueError: no such worker or rank, or nothing is due.
         """
-        if not (0 <= worker < self.num_workers and 0 <= rank < self.dp_size):
+        cdef bint by_turn = worker == -1 and rank == -1
+        if not by_turn and not (0 <= worker < self.num_workers and 0 <= rank < self.dp_size):
             raise ValueError(f"no worker {worker} with rank {rank}")
         self._check_row_due()
         if self.external:
             raise ValueError("an external fleet hands rows over by take_next")
+        if by_turn:
+            self.choose(&worker, &rank)
+            self.count_turn(worker, rank)
         cdef Arrival arrival = self.arrivals.heap[0]
         self.place(worker, rank)
         if reason is not None:
@@ -252,9 +272,13 @@ cdef class Fleet:
 
     def ended_requests(self):
         """Requests that ended since the last call, in order: workers, then ranks, then positions."""
+        return [request for request, _ in self.take_ends()]
+
+    def take_ends(self):
+        """The same, each with the tokens of its output, -1 where it did not complete."""
         cdef int64_t i
         self.find_ends()
-        ended = [self.ended[i] for i in range(self.num_ended)]
+        ended = [(self.ended[i], self.ended_tokens[i]) for i in range(self.num_ended)]
         self.num_ended = 0
         return ended
 
@@ -531,7 +555,7 @@ cdef class Fleet:
         cdef Leaving leaving
         cdef Event* event = self.out.emplace(EV_ARRIVAL, at_ms, worker, rank, arrival.request)
         event.a, event.b, event.c, event.d = arrival.n_in, arrival.n_out, arrival.session, arrival.turn
-        event.e = arrival.priority
+        event.e, event.f = arrival.priority, arrival.play + 1
         if arrival.deadline_after_ms < INFINITY:
             event.x = arrival.deadline_after_ms
         self.num_arrived += 1
@@ -600,25 +624,35 @@ cdef class Fleet:
 
     cdef int find_ends(self) except -1 nogil:
         """Note the requests that ended since the last look; the records may be cleared afterwards."""
+        cdef Event* event
         if not self.wake_on_end and self.leaving.count == 0:
             return 0
         while self.scanned < self.out.count:
             if self.out.records[self.scanned].kind == EV_TERMINAL:
                 self.leaving.drop(self.out.records[self.scanned].request)
                 if self.wake_on_end:
-                    self.note_end(self.out.records[self.scanned].request)
+                    event = &self.out.records[self.scanned]
+                    self.note_end(event.request, event.b if event.a == TERM_COMPLETED else -1)
             self.scanned += 1
         return 0
 
-    cdef int note_end(self, int32_t request) except -1 nogil:
-        cdef int32_t* grown
+    cdef int note_end(self, int32_t request, int64_t num_tokens) except -1 nogil:
+        cdef int32_t* requests
+        cdef int64_t* tokens
+        cdef int64_t capacity
         if self.num_ended == self.ended_capacity:
-            grown = <int32_t*>realloc(self.ended, (self.ended_capacity * 2 + 64) * sizeof(int32_t))
-            if grown is NULL:
+            capacity = self.ended_capacity * 2 + 64
+            requests = <int32_t*>realloc(self.ended, capacity * sizeof(int32_t))
+            if requests is not NULL:
+                self.ended = requests
+            tokens = <int64_t*>realloc(self.ended_tokens, capacity * sizeof(int64_t))
+            if tokens is not NULL:
+                self.ended_tokens = tokens
+            if requests is NULL or tokens is NULL:
                 with gil:
                     raise MemoryError("ended requests")
-            self.ended = grown
-            self.ended_capacity = self.ended_capacity * 2 + 64
+            self.ended_capacity = capacity
         self.ended[self.num_ended] = request
+        self.ended_tokens[self.num_ended] = num_tokens
         self.num_ended += 1
         return 0

@@ -364,6 +364,8 @@ cdef class LogEncoder:
         if event.c >= 0:
             out = put_int(out, b',"session":', event.c)
             out = put_int(out, b',"turn":', event.d)
+        if event.f > 0:
+            out = put_int(out, b',"play":', event.f - 1)
         if self._with_terms:
             if event.e != 0:
                 out = put_int(out, b',"priority":', event.e)

@@ -19,6 +19,7 @@ cdef class PrefixIndex:
     cdef readonly int32_t stride               # identities per node, a power of two <= 64
     cdef readonly int32_t shift                # log2(stride)
     cdef readonly int64_t parts                # nodes per trace block
+    cdef public bint knows_outputs             # hash ids go on behind the prompt, one an engine block: generated blocks are shared
     cdef readonly int32_t num_nodes            # in use
     cdef Node* nodes                           # (node_capacity,), owned
     cdef int32_t node_capacity

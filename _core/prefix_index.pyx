@@ -6,7 +6,8 @@ the one that holds the block's last token are equal. One trie node per trace blo
 of it) therefore stands for all engine blocks that end in it, whatever the two block sizes are; identity
 number = node * stride + index. Equality is exact: nodes are interned by (parent, 64-bit id), nothing is hashed away.
 
-Blocks with generated tokens get identities in nodes private to their request. A node is forgotten when no
+Blocks with generated tokens get identities in nodes private to their request; where the caller knows what will be
+generated (`knows_outputs`), they go on along the trie by its ids. A node is forgotten when no
 child, no live request and no cached copy refers to it, which keeps memory flat however long the trace is.
 
 Never decides what is cached: `heads` belongs to the block pool.

@@ -22,8 +22,10 @@ cdef class BlockScheduler(Scheduler):
     cdef int64_t inactive_blocks(self) noexcept nogil:
         return self.pool.num_inactive
 
-    cdef bint covers(self, int64_t n_in, int64_t num_hash_ids) noexcept nogil:
+    cdef bint covers(self, int64_t n_in, int64_t n_out, int64_t num_hash_ids) noexcept nogil:
         cdef int64_t whole = n_in // self.index.trace_block_size
+        if self.index.knows_outputs:
+            return not self.prefix_caching or num_hash_ids >= (n_in + n_out) // self.block_size
         return (not self.prefix_caching or num_hash_ids > whole
                 or (num_hash_ids == whole and n_in == whole * self.index.trace_block_size))
 
@@ -60,7 +62,7 @@ cdef class BlockScheduler(Scheduler):
             request.path[depth] = node
         request.path_length = depths
         self.index.hold(node)
-        if not self.want & WANT_KV:
+        if not self.want & WANT_KV and not self.index.knows_outputs:
             free(request.hash_ids)
             request.hash_ids = NULL
         return 0
@@ -90,11 +92,22 @@ cdef class BlockScheduler(Scheduler):
                         with gil:
                             raise MemoryError("identities of generated blocks")
                     request.private_nodes = grown
-                request.private_nodes[request.num_private_nodes] = self.index.private_node(NONE)
+                request.private_nodes[request.num_private_nodes] = self._generated_node(request, block)
                 self.index.hold(request.private_nodes[request.num_private_nodes])
                 request.num_private_nodes += 1
             request.num_private += 1
         return self.identity_of(request, block)
+
+    cdef int32_t _generated_node(self, Request* request, int64_t block) except -1 nogil:
+        """The node of the next block with generated tokens: the request's own, or found by its id."""
+        cdef int32_t parent = NONE
+        if not self.index.knows_outputs:
+            return self.index.private_node(NONE)
+        if request.num_private_nodes > 0:
+            parent = request.private_nodes[request.num_private_nodes - 1]
+        elif request.path_length > 0:
+            parent = request.path[request.path_length - 1]
+        return self.index.child(parent, request.hash_ids[block])
 
     # -- look-up ----------------------------------------------------------------------------------
 

@@ -30,4 +30,5 @@ class VllmScheduler(PolicyScheduler):
         asks_prompt_tokens: bool = False,
         policy: SchedulingPolicy | None = None,
         calendar: bool = True,
+        knows_outputs: bool = False,
     ) -> None: ...

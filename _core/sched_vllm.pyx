@@ -53,6 +53,7 @@ cdef class VllmScheduler(PolicyScheduler):
         block_tokens, xxh3: see sched_blocks; needed only with cache events. asks_prompt_tokens: block_tokens knows the
             tokens of prompts, too, at positions -input_tokens to -1; otherwise they are taken from the hash ids.
         policy: who goes first, who is preempted, who may enter (sched_policy); None is first come, first served.
+        knows_outputs: hash ids stand for engine blocks and go on behind the prompt (prefix_index).
         calendar: skip requests about which nothing changes (sched_calendar); False goes request by request.
         The rest as in the engine configuration; None means unlimited.
     """
@@ -61,7 +62,8 @@ cdef class VllmScheduler(PolicyScheduler):
                  TimingModel timing not None, int32_t want=0, max_num_seqs=256, max_num_batched_tokens=8192,
                  max_model_len=None, bint enable_prefix_caching=True, bint enable_chunked_prefill=True,
                  str preemption_mode="lifo", accept_rates=(), uint64_t sampler_seed=0, block_tokens=None, xxh3=None,
-                 bint asks_prompt_tokens=False, SchedulingPolicy policy=None, bint calendar=True):
+                 bint asks_prompt_tokens=False, SchedulingPolicy policy=None, bint calendar=True,
+                 bint knows_outputs=False):
         cdef Py_ssize_t i
         if preemption_mode not in ("lifo", "fifo"):
             raise ValueError(f"unknown preemption_mode {preemption_mode!r}")
@@ -75,7 +77,10 @@ cdef class VllmScheduler(PolicyScheduler):
         self.kv_capacity_tokens = <uint64_t>(int(num_gpu_blocks) * block_size % (1 << 64))
         self.prefix_caching, self.chunked_prefill = enable_prefix_caching, enable_chunked_prefill
         self.preempt_first = preemption_mode == "fifo"
+        if knows_outputs and trace_block_size != block_size:
+            raise ValueError("hash ids of outputs stand for engine blocks")
         self.index = PrefixIndex(block_size, trace_block_size)
+        self.index.knows_outputs = knows_outputs
         self.pool = BlockPool(self.index, min(num_gpu_blocks, INT64_MAX // 4))
         if want & WANT_KV:
             if block_tokens is None or xxh3 is None:

@@ -76,7 +76,7 @@ cdef class Scheduler:
     cdef int give_up(self, int32_t slot) except -1 nogil
     cdef int detach(self, int32_t slot) except -1 nogil
     cdef int detach_all(self) except -1 nogil
-    cdef bint covers(self, int64_t n_in, int64_t num_hash_ids) noexcept nogil
+    cdef bint covers(self, int64_t n_in, int64_t n_out, int64_t num_hash_ids) noexcept nogil
     cdef int publish_unqueued_cuts(self, EventBuffer out, double now_ms) except -1 nogil
     cdef int64_t active_blocks(self) noexcept nogil
     cdef int64_t inactive_blocks(self) noexcept nogil

@@ -86,7 +86,7 @@ cdef class Scheduler:
         """The same for all requests."""
         return 0
 
-    cdef bint covers(self, int64_t n_in, int64_t num_hash_ids) noexcept nogil:
+    cdef bint covers(self, int64_t n_in, int64_t n_out, int64_t num_hash_ids) noexcept nogil:
         """Whether that many hash ids name all tokens of a prompt, where the flavour looks at them."""
         return True
 
@@ -106,7 +106,7 @@ cdef class Scheduler:
                     int64_t num_hash_ids, const Terms* terms) except -1 nogil:
         """Queue a request; returns a SubmitResult. A refusal changes nothing."""
         cdef int32_t slot
-        if n_in < 0 or n_out < 0 or not self.covers(n_in, num_hash_ids):
+        if n_in < 0 or n_out < 0 or not self.covers(n_in, n_out, num_hash_ids):
             return SUBMIT_BAD_PROMPT
         if self.requests.find(ordinal) != NONE:
             return SUBMIT_ACTIVE

@@ -69,6 +69,7 @@ def build_machine(
     block_tokens: BlockTokens | None = None,
     asks_prompt_tokens: bool = False,
     policy: SchedulingPolicy | None = None,
+    knows_outputs: bool = False,
 ) -> Machine:
     """The machine of one worker, with a scheduler for each of its ranks, publishing into `out`.
 
@@ -78,6 +79,7 @@ def build_machine(
         timing: pass-time model, where several workers share one.
         block_tokens: generated tokens for the hashes of cache events; needed with WANT_KV. asks_prompt_tokens: it knows
             those of prompts, too, at positions below 0.
+        knows_outputs: hash ids stand for engine blocks and go on behind the prompt, for what will be generated.
         policy: who goes first, who is preempted, who may enter; None is first come, first served.
 
     Raises:
@@ -111,6 +113,7 @@ def build_machine(
             asks_prompt_tokens=asks_prompt_tokens,
             xxh3=xxh3,
             policy=policy,
+            knows_outputs=knows_outputs,
         )
         for rank in range(config.dp_size)
     ]

@@ -252,12 +252,144 @@ def sglang_result() -> Iterator[str]:
     yield json.dumps(run | totals | details) + "\n"
 
 
+def agent_graph() -> Iterator[Row]:
+    """Coding agents: each calls tools, starts helpers, and goes on when some of these have answered.
+
+    A graph of requests (agentic Mooncake, version 2): a header, then one request a line, play after play.
+    """
+    dice, ids = Dice(505), Ids()
+    yield {
+        "schema": "dynamo.agentic_mooncake",
+        "version": 2,
+        "block_size": BLOCK,
+        "hash_id_scope": "local",
+        "source": {"format": "mocker-replay sample", "digest": "agent-graph"},
+    }
+    system = ids.take(4)  # one system prompt for all agents
+    start_ms = 0.0
+    for play in range(24):
+        start_ms += dice.exponential(9_000.0)
+        yield from _agent_play(f"play-{play:02d}", round(start_ms), system, dice, ids)
+
+
+def _agent_play(play: str, start_ms: int, system: list[int], dice: Dice, ids: Ids) -> Iterator[Row]:
+    history = system + ids.take(dice.whole(2, 8))
+    before: list[Row] = []  # edges into the next step
+    for step in range(dice.whole(2, 6)):
+        name = f"{play}/main-{step}"
+        yield _agent_request(name, play, "main", history, dice.length(220.0, 0.7, 16, 1_500), start_ms, before)
+        before = [_edge(name, "completion", 50 * dice.whole(2, 60), "sequence")]  # a tool runs
+        if dice.chance(0.45):
+            for helper in range(dice.whole(1, 3)):
+                agent = f"helper-{step}-{helper}"
+                first, last = f"{play}/{agent}-0", f"{play}/{agent}-1"
+                own = system + ids.take(dice.whole(1, 3))
+                spawned = [_edge(name, "dispatch", 10 * dice.whole(5, 40), "spawn")]
+                yield _agent_request(first, play, agent, own, dice.length(150.0, 0.6, 8, 800), start_ms, spawned)
+                own += ids.take(2)
+                follows = [_edge(first, "completion", 100, "sequence")]
+                yield _agent_request(last, play, agent, own, dice.length(80.0, 0.6, 0, 400), start_ms, follows)
+                if dice.chance(0.7):
+                    before.append(_edge(last, "completion", 0, "join"))
+        history = history + ids.take(dice.whole(1, 4))
+
+
+def _edge(source: str, trigger: str, delay_ms: int, relation: str) -> Row:
+    return {"request_id": source, "trigger": trigger, "delay_ms": delay_ms, "relation": relation}
+
+
+def _agent_request(
+    name: str, play: str, session: str, blocks: list[int], output: int, start_ms: int, edges: list[Row]
+) -> Row:
+    return {
+        "request_id": name,
+        "play_id": play,
+        "session_id": f"{play}/{session}",
+        "model": "sample",
+        "input_length": len(blocks) * BLOCK - len(blocks) % 7 * 31,
+        "output_length": output,
+        "hash_ids": list(blocks),
+        "not_before_ms": start_ms,
+        "dependencies": edges,
+    }
+
+
+def weka_agents() -> Iterator[Row]:
+    """Trajectories in the Weka form: a conversation that calls sub-agents, waits for some, and is compacted once."""
+    dice, ids = Dice(606), Ids()
+    for play in range(6):
+        now_s, blocks = 0.0, ids.take(dice.whole(8, 20))
+        requests: list[Row] = []
+        for _ in range(dice.whole(4, 9)):
+            blocks = [*blocks, *ids.take(dice.whole(1, 6))]
+            if len(blocks) > 40:  # a compaction keeps the beginning
+                blocks = blocks[: dice.whole(4, 8)] + ids.take(3)
+            requests.append(_weka_request(dice, now_s, blocks))
+            now_s = round(now_s + requests[-1]["api_time"] + 0.1, 3)
+            if dice.chance(0.3):
+                helper = [_weka_request(dice, now_s, ids.take(dice.whole(2, 6)))]
+                is_awaited = dice.chance(0.6)
+                agent = {
+                    "type": "subagent",
+                    "t": now_s,
+                    "agent_id": f"helper-{len(requests)}",
+                    "subagent_type": "search",
+                }
+                agent["status"] = "completed" if is_awaited else "async_launched"
+                requests.append(agent | {"requests": helper})
+                now_s = round(now_s + (helper[0]["api_time"] if is_awaited else 0.0) + dice.exponential(1.0), 3)
+        yield {
+            "id": f"play-{play}", "models": ["sample"], "block_size": 64, "hash_id_scope": "local",
+            "requests": requests,
+        }  # fmt: skip
+
+
+def _weka_request(dice: Dice, start_s: float, blocks: list[int]) -> Row:
+    output = dice.length(60.0, 0.6, 1, 400)
+    request: Row = {"type": "s", "t": start_s, "model": "sample", "in": len(blocks) * 64 - dice.whole(0, 63)}
+    return request | {"out": output, "hash_ids": list(blocks), "api_time": round(0.2 + output * 0.01, 3)}
+
+
+def dynamo_frontend() -> Iterator[Row]:
+    """Request-trace events of a frontend in the order in which requests ended."""
+    dice, ids = Dice(707), Ids()
+    system, start_ms, events = ids.take(4), 1_700_000_000_000, []
+    for number in range(40):
+        start_ms += round(dice.exponential(400.0))
+        total_ms, output = round(200.0 + dice.exponential(900.0), 1), dice.length(80.0, 0.6, 1, 500)
+        tokens = 4 * 64 + dice.length(300.0, 0.7, 10, 3_000)
+        hashes = system + ids.take(-(-tokens // 64) - 4)
+        replay = {"trace_block_size": 64, "input_length": tokens, "input_sequence_hashes": hashes}
+        request = {"request_id": f"chat-{number}", "model": "sample", "output_tokens": output}
+        request |= {"request_received_ms": start_ms, "total_time_ms": total_ms, "replay": replay}
+        end_ms = start_ms + math.ceil(total_ms)
+        event = {"schema": "dynamo.request.trace.v1", "event_type": "request_end", "event_time_unix_ms": end_ms}
+        events.append(event | {"request": request})
+    yield from sorted(events, key=lambda event: event["event_time_unix_ms"])
+
+
+def tool_sessions() -> Iterator[Row]:
+    """Agents that call tools, in the Applied Compute form: a prompt that grows, and no timestamps."""
+    dice = Dice(808)
+    for _ in range(30):
+        num_turns = dice.whole(0, 8)
+        yield {
+            "num_turns": num_turns,
+            "input_prompt_length": dice.length(900.0, 0.6, 100, 6_000),
+            "assistant_response_length": [dice.length(60.0, 0.6, 5, 400) for _ in range(num_turns)],
+            "tool_call_output_length": [dice.length(250.0, 0.9, 1, 3_000) for _ in range(num_turns)],
+            "tool_call_latency": [round(dice.exponential(1.5), 3) for _ in range(num_turns)],
+            "final_assistant_response_length": dice.length(200.0, 0.6, 10, 900),
+        }
+
+
 TRACES: dict[str, Callable[[], Iterator[Row]]] = {
     "tiny.jsonl": tiny,
     "chat-shared-prefix.jsonl": chat_shared_prefix,
     "multi-turn.jsonl": multi_turn,
     "long-context-bursts.jsonl": long_context_bursts,
     "impatient-clients.jsonl": impatient_clients,
+    "agent-graph.jsonl": agent_graph,
 }
 OTHER_FORMATS: dict[str, Callable[[], Iterator[Row] | Iterator[str]]] = {
     "formats/qwen.jsonl": qwen_chats,
@@ -265,6 +397,9 @@ OTHER_FORMATS: dict[str, Callable[[], Iterator[Row] | Iterator[str]]] = {
     "formats/burstgpt.csv": burstgpt_calls,
     "formats/vllm-bench.json": vllm_result,
     "formats/sglang-bench.jsonl": sglang_result,
+    "formats/weka-agents.jsonl": weka_agents,
+    "formats/dynamo-frontend.jsonl": dynamo_frontend,
+    "formats/tool-sessions.jsonl": tool_sessions,
 }
 
 

@@ -38,6 +38,9 @@ def check(
     estimate_prefix: flags.EstimatePrefix = None,
     failed_rows: flags.FailedRows = None,
     max_text_gib: flags.MaxTextGib = None,
+    weka_nested_timestamp_basis: flags.WekaNestedTimestampBasis = None,
+    trace_shared_prefix_ratio: flags.TraceSharedPrefixRatio = None,
+    trace_num_prefix_groups: flags.TraceNumPrefixGroups = None,
     transform: flags.Transforms = None,
     num_gpu_blocks: Annotated[
         int | None, typer.Option(rich_help_panel=_POOL, help="Hold requests against a pool of so many KV blocks.")
@@ -183,7 +186,7 @@ def _text(facts: TraceFacts, profile: TraceProfile) -> str:
         ("trace", f"{facts.name} ({facts.format}, {profile.trace_block_size} tokens a {_unit_of_blocks(facts)})"),
         *_assumed(facts),
         ("rows", f"{profile.num_rows:,}"),
-        ("sessions", _sessions(profile)),
+        ("sessions", _sessions(profile)) if facts.graph is None else ("graph", _graph(facts)),
         ("span", _span(profile)),
         ("timestamps", _timestamps(profile)),
         ("arrivals", _arrivals(profile)),
@@ -215,6 +218,14 @@ def _assumed(facts: TraceFacts) -> list[tuple[str, str]]:
 def _unit_of_blocks(facts: TraceFacts) -> str:
     has_ids = facts.assumptions is None or facts.assumptions.estimate_prefix is None
     return "hash id" if has_ids else "block"
+
+
+def _graph(facts: TraceFacts) -> str:
+    assert facts.graph is not None, "only graphs have plays"
+    return (
+        f"{facts.graph.num_plays:,} plays, {facts.graph.num_edges:,} dependencies, "
+        f"{facts.num_sessions:,} conversations; models {', '.join(facts.graph.models)}"
+    )
 
 
 def _sessions(profile: TraceProfile) -> str:

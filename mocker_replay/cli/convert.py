@@ -41,10 +41,13 @@ def convert(
     estimate_prefix: flags.EstimatePrefix = None,
     failed_rows: flags.FailedRows = None,
     max_text_gib: flags.MaxTextGib = None,
+    weka_nested_timestamp_basis: flags.WekaNestedTimestampBasis = None,
+    trace_shared_prefix_ratio: flags.TraceSharedPrefixRatio = None,
+    trace_num_prefix_groups: flags.TraceNumPrefixGroups = None,
     transform: flags.Transforms = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Nothing but warnings and errors.")] = False,
 ) -> int:
-    """Write TRACE as canonical Mooncake JSON lines, which replay to the same run.
+    """Write TRACE as canonical Mooncake JSON lines, which replay to the same run; graphs become agentic Mooncake.
 
     What was assumed and done goes to standard error. OUT appears only when it is whole; one that is there is replaced,
     TRACE itself never. Exit codes: 0 written, 2 faults or bad usage; nothing is written then.
@@ -62,9 +65,11 @@ def convert(
     source = transformed(open_by_flags(trace, ctx.params), transforms)
     try:
         facts = source.scan()
+        if facts.format == "mooncake-delta":
+            raise UsageError("a trace of deltas cannot be written as rows that do not depend on what was answered")
         writer = MooncakeWriter()
         with open_output(output) as sink:
-            _write(source, writer, sink, output)
+            _write(_lines_of(source, facts, writer), sink, output)
     finally:
         source.close()
     warn(facts.warnings)
@@ -76,12 +81,26 @@ def convert(
     return int(ExitCode.OK)
 
 
-def _write(source: TraceSource, writer: MooncakeWriter, sink: Any, output: str) -> None:
+def _lines_of(source: TraceSource, facts: TraceFacts, writer: MooncakeWriter) -> Iterator[bytes]:
+    """The canonical file, some lines at a time: rows as Mooncake, a graph of requests as agentic Mooncake."""
+    if facts.graph is None:
+        for batch in source.batches():
+            yield writer.lines(batch)
+        return
+    from mocker_replay.trace.agentic_writer import agentic_lines
+    from mocker_replay.trace.graph_source import GraphSource
+
+    assert isinstance(source, GraphSource), "the facts say that there is a graph"
+    graph_source = facts.graph.source
+    yield from agentic_lines(source.graph(), source_format=graph_source["format"], source_digest=graph_source["digest"])
+
+
+def _write(lines: Iterator[bytes], sink: Any, output: str) -> None:
     from mocker_replay.log.compression import open_encoder
 
     encoder = open_encoder(sink, output)
-    for batch in source.batches():
-        encoder.write(writer.lines(batch))
+    for text in lines:
+        encoder.write(text)
     encoder.close()
 
 
@@ -104,6 +123,13 @@ def _told(facts: TraceFacts, writer: MooncakeWriter, output: str) -> Iterator[tu
         yield "transformed", f"digest {facts.digest}"
     name = "standard output" if output == "-" else plain(output)
     sessions = f"{facts.num_sessions:,} session" + ("" if facts.num_sessions == 1 else "s")
+    if facts.graph is not None:
+        graph = facts.graph
+        yield (
+            "wrote",
+            f"{name}: {facts.num_rows:,} requests in {graph.num_plays:,} plays, {graph.num_edges:,} edges, {origin}",
+        )
+        return
     yield "wrote", f"{name}: {writer.num_rows:,} rows in {sessions}, timestamps in ms, {origin}"
     if writer.num_inexact:
         what = f"{writer.num_inexact:,} times that no decimal gives back are one unit in the last place off"
@@ -115,6 +141,8 @@ def _replay_flags(facts: TraceFacts, *, closed_loop: bool) -> list[str]:
     from mocker_replay.trace.opening import MOONCAKE_BLOCK_SIZE
 
     found = []
+    if facts.graph is not None:
+        return ["--execution-model", "NAME"]
     if facts.trace_block_size != MOONCAKE_BLOCK_SIZE:
         found += ["--trace-block-size", str(facts.trace_block_size)]
     if closed_loop:

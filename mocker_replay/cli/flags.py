@@ -142,6 +142,13 @@ ReplayConcurrency = Annotated[
 ArrivalSpeedupRatio = Annotated[
     float, typer.Option(rich_help_panel=_LOAD, help="Open loop: divides arrivals and delays.")
 ]
+ExecutionModel = Annotated[
+    str | None,
+    typer.Option(rich_help_panel=_LOAD, help="Graphs: name of the model that stands in for the recorded ones."),
+]
+AgenticLanes = Annotated[
+    int | None, typer.Option(rich_help_panel=_LOAD, help="Graphs: plays at a time; each lane runs its own in turn.")
+]
 MaxSimTimeMs = Annotated[float | None, typer.Option(rich_help_panel=_LOAD, help="Cut the run at this modelled time.")]
 
 TraceFormat = Annotated[
@@ -198,6 +205,25 @@ MaxTextGib = Annotated[
         rich_help_panel=_TRACE,
         help="Most text of a compressed or piped trace [GiB]. [default: 16, at most 250 times its size]",
     ),
+]
+WekaNestedTimestampBasis = Annotated[
+    str | None,
+    typer.Option(
+        metavar="auto|absolute|relative",
+        rich_help_panel=_TRACE,
+        help="For weka: the clock of the requests of sub-agents. [default: auto]",
+    ),
+]
+TraceSharedPrefixRatio = Annotated[
+    float | None,
+    typer.Option(
+        rich_help_panel=_TRACE,
+        help="For applied_compute_agentic: the part of a first prompt that its group has in common.",
+    ),
+]
+TraceNumPrefixGroups = Annotated[
+    int | None,
+    typer.Option(rich_help_panel=_TRACE, help="For applied_compute_agentic: groups of sessions, taken in turn."),
 ]
 
 SlaTtftMs = Annotated[float | None, typer.Option(rich_help_panel=_GOALS, help="Goodput: bound on time to first token.")]

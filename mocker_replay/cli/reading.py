@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 _READING = (
     "trace_format", "trace_block_size", "timestamp_unit", "closed_loop", "missing_timestamps", "surplus_hash_ids",
-    "missing_hash_ids", "estimate_prefix", "failed_rows", "max_text_gib",
+    "missing_hash_ids", "estimate_prefix", "failed_rows", "max_text_gib", "weka_nested_timestamp_basis",
+    "trace_shared_prefix_ratio", "trace_num_prefix_groups",
 )  # fmt: skip
 
 

@@ -35,9 +35,10 @@ _ENGINE_FLAGS = (
 )  # fmt: skip
 # What else makes a run the run it is; not where its outputs go, nor who keeps the time.
 _OPTION_FLAGS = (
-    "num_workers", "router_mode", "kv_event_lag_ms", "replay_concurrency", "arrival_speedup_ratio", "max_sim_time_ms",
-    "trace_format", "trace_block_size", "timestamp_unit", "missing_timestamps", "surplus_hash_ids", "missing_hash_ids",
-    "estimate_prefix", "failed_rows", "max_text_gib", "transform",
+    "num_workers", "router_mode", "kv_event_lag_ms", "replay_concurrency", "arrival_speedup_ratio", "execution_model",
+    "agentic_lanes", "max_sim_time_ms", "trace_format", "trace_block_size", "timestamp_unit", "missing_timestamps",
+    "surplus_hash_ids", "missing_hash_ids", "estimate_prefix", "failed_rows", "max_text_gib",
+    "weka_nested_timestamp_basis", "trace_shared_prefix_ratio", "trace_num_prefix_groups", "transform",
     "sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms", "policy", "policy_option",
 )  # fmt: skip
 RUN_SETTINGS = ("engine_config", *_ENGINE_FLAGS, *_OPTION_FLAGS)
@@ -76,6 +77,8 @@ def run(
     kv_event_lag_ms: flags.KvEventLagMs = None,
     replay_concurrency: flags.ReplayConcurrency = None,
     arrival_speedup_ratio: flags.ArrivalSpeedupRatio = 1.0,
+    execution_model: flags.ExecutionModel = None,
+    agentic_lanes: flags.AgenticLanes = None,
     max_sim_time_ms: flags.MaxSimTimeMs = None,
     trace_format: flags.TraceFormat = "auto",
     trace_block_size: flags.TraceBlockSize = None,
@@ -86,6 +89,9 @@ def run(
     estimate_prefix: flags.EstimatePrefix = None,
     failed_rows: flags.FailedRows = None,
     max_text_gib: flags.MaxTextGib = None,
+    weka_nested_timestamp_basis: flags.WekaNestedTimestampBasis = None,
+    trace_shared_prefix_ratio: flags.TraceSharedPrefixRatio = None,
+    trace_num_prefix_groups: flags.TraceNumPrefixGroups = None,
     transform: flags.Transforms = None,
     sla_ttft_ms: flags.SlaTtftMs = None,
     sla_itl_ms: flags.SlaItlMs = None,

@@ -28,7 +28,8 @@ Progress = Callable[[int, int, float], None]  # rows handed over, rows in all, o
 # Options that say how a trace is read: variants that agree in them share one reading.
 _READING: Final = (
     "trace_format", "trace_block_size", "timestamp_unit", "missing_timestamps", "surplus_hash_ids", "missing_hash_ids",
-    "estimate_prefix", "failed_rows", "max_text_gib", "transforms",
+    "estimate_prefix", "failed_rows", "max_text_gib", "weka_nested_timestamp_basis", "trace_shared_prefix_ratio",
+    "trace_num_prefix_groups", "transforms",
 )  # fmt: skip
 
 

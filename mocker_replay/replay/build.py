@@ -22,6 +22,7 @@ def build_fleet(
     quiet: bool = False,
     block_tokens: BlockTokens | None = None,
     policy: SchedulingPolicy | None = None,
+    knows_outputs: bool = False,
 ) -> Fleet:
     """Machines of one replay, all publishing into one event buffer.
 
@@ -29,6 +30,7 @@ def build_fleet(
         want: optional records somebody reads (`Want` bits of the event buffer).
         external: the caller's own shells move the machines. quiet: nobody reads records of passes and gauges.
         block_tokens: generated tokens for the hashes of cache events; needed with WANT_KV.
+        knows_outputs: hash ids stand for engine blocks and go on behind the prompt, for what will be generated.
         policy: asked by all ranks; None is first come, first served.
 
     Raises:
@@ -40,7 +42,7 @@ def build_fleet(
     machines = [
         build_machine(
             config, out, worker=worker, trace_block_size=trace_block_size, want=want, timing=timing,
-            block_tokens=block_tokens, policy=policy,
+            block_tokens=block_tokens, policy=policy, knows_outputs=knows_outputs,
         )
         for worker in range(num_workers)
     ]  # fmt: skip

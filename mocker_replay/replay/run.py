@@ -17,6 +17,7 @@ from mocker_replay.log.compression import Sink
 from mocker_replay.policies import LoadedPolicy, Policy, load_policy, ready
 from mocker_replay.replay.accelerated import AcceleratedRun, Progress
 from mocker_replay.replay.books import RunBooks
+from mocker_replay.replay.graph_facts import require_settings
 from mocker_replay.replay.interrupt import InterruptFlag
 from mocker_replay.replay.result import ReplayResult
 from mocker_replay.replay.sinks import Sinks
@@ -99,9 +100,13 @@ def replay(
     finally:
         if source is not trace:
             source.close()
+    _raise_failure(run, result)
+    return result
+
+
+def _raise_failure(run: RunBooks, result: ReplayResult) -> None:
     if run.failure is not None:
         raise InvariantError(_stop_text(run, result.facts.end_ms)) from run.failure
-    return result
 
 
 def _stop_text(run: RunBooks, end_ms: float) -> str:
@@ -111,6 +116,7 @@ def _stop_text(run: RunBooks, end_ms: float) -> str:
 
 def _in_its_format(options: ReplayOptions, facts: TraceFacts) -> ReplayOptions:
     """What was run is what the trace was found to be: a log says no `auto`."""
+    require_settings(options, facts)
     return dataclasses.replace(options, trace_format=facts.format) if options.trace_format == "auto" else options
 
 
@@ -176,6 +182,9 @@ def trace_source(trace: TracePath | TraceSource, options: ReplayOptions) -> Trac
         estimate_prefix=options.estimate_prefix,
         failed_rows=options.failed_rows,
         max_text_gib=options.max_text_gib,
+        weka_nested_timestamp_basis=options.weka_nested_timestamp_basis,
+        trace_shared_prefix_ratio=options.trace_shared_prefix_ratio,
+        trace_num_prefix_groups=options.trace_num_prefix_groups,
     )
     return transformed(source, options.transforms)
 

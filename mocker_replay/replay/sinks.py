@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
@@ -118,6 +118,8 @@ class Sinks:
             "config": self._engine.to_mapping(),
             "options": options,
         }
+        if self._facts.graph is not None:
+            header["trace"] |= {"plays": self._facts.graph.num_plays, "edges": self._facts.graph.num_edges}
         if self._facts.assumptions is not None:
             header["trace"]["assumed"] = dataclasses.asdict(self._facts.assumptions)
         if realtime is not None:
@@ -163,7 +165,7 @@ class Sinks:
         if "telemetry" in self._streams:
             self._streams["telemetry"].write(orjson.dumps(sample, option=orjson.OPT_APPEND_NEWLINE))
 
-    def add_names(self, first_row: int, names: list[str | None]) -> None:
+    def add_names(self, first_row: int, names: Sequence[str | None]) -> None:
         """Names of rows, before any of their events."""
         for row, name in enumerate(names, first_row):
             if name is not None:
@@ -218,7 +220,9 @@ class Sinks:
             stopped: the engine could not go on. wall: what the footer says about the clock.
         """
         if self._log is not None:
-            self._log.close(cut=result.facts.cut, interrupted=result.facts.interrupted, stopped=stopped, wall=wall)
+            facts = result.facts
+            skipped = None if facts.graph is None else facts.num_skipped
+            self._log.close(cut=facts.cut, interrupted=facts.interrupted, stopped=stopped, skipped=skipped, wall=wall)
             self._log = None
         if "requests" in self._streams:
             for lines in result.record_lines():

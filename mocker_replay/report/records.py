@@ -23,6 +23,7 @@ from mocker_replay.report.facts import (
     Placement,
     RunFacts,
 )
+from mocker_replay.report.plays import place_in_graph
 
 UUID_SEED: Final = 0
 _CHUNK_ROWS: Final = 1024  # rows turned into Python values at a time, so that memory stays flat
@@ -77,7 +78,7 @@ def iter_records(columns: Columns, facts: RunFacts) -> Iterator[dict[str, Any]]:
 
 def record_lines(columns: Columns, facts: RunFacts) -> Iterator[bytes]:
     """The same records as JSON lines, some at a time. The core writes ordinary ones, which are nearly all of them."""
-    if facts.placements is not None:
+    if facts.placements is not None or facts.graph is not None:
         yield from (orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE) for record in iter_records(columns, facts))
         return
     readmissions = _readmissions(columns)
@@ -178,7 +179,7 @@ def _record(row: int, figures: _Row, later: Sequence[tuple[float, int]], facts: 
     }
     if figures.status != COMPLETED:
         record |= _failure(figures)
-    return record
+    return record | place_in_graph(row, figures.arrival_ms, facts)
 
 
 def _session_name(figures: _Row, facts: RunFacts) -> str | None:

@@ -5,7 +5,8 @@ Decides the columns a replay works with and their units. Never reads a file and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, get_args
 
@@ -16,6 +17,7 @@ TimestampUnit = Literal["s", "ms", "us"]
 MissingTimestamps = Literal["refuse", "zero", "previous"]
 SurplusHashIds = Literal["refuse", "ignore"]
 MissingHashIds = Literal["refuse", "private"]
+NestedTimestampBasis = Literal["auto", "absolute", "relative"]  # of requests of sub-agents
 FailedRows = Literal["drop", "keep", "refuse"]
 FactUnit = Literal["s", "ms", "us", "datetime"]  # of the timestamps in the file
 
@@ -23,6 +25,8 @@ TIMESTAMP_UNITS: Final[tuple[str, ...]] = get_args(TimestampUnit)
 
 # Lengths above this are refused: a row of 10**10 tokens is a mistake, and would take the process down.
 MAX_TOKENS: Final = 2**31 - 1
+# Blocks of all prompts of a trace that is kept whole: a gibibyte of identities.
+MAX_PROMPT_BLOCKS: Final = 2**27
 
 Float64s = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]
@@ -51,6 +55,7 @@ class RowBatch:
     cancel_after_ms: Float64s | None = None  # the client's patience from its arrival on; inf = it stays; None: all stay
     deadline_ms: Float64s | None = None  # when the answer is wanted, from the arrival on; inf = nobody said; None: all
     surplus_included: Uint64s | None = None  # the ids as given, row after row; None: none was cut off
+    output_token_ids: list[array[int] | None] | None = None  # authored outputs, where the format needs them
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -72,6 +77,18 @@ class Lineage:
             "source_digest": self.source_digest,
             "source_rows": self.source_rows,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class GraphFacts:
+    """What a trace says about itself as a graph of requests."""
+
+    source: Mapping[str, str]  # `format` and `digest` of what the graph was made from, for reports
+    digest: str  # BLAKE3 of the graph itself, hex: equal for equal graphs, whatever file they came from
+    num_plays: int
+    num_edges: int
+    models: tuple[str, ...]  # recorded ones, sorted
+    nested_timestamp_basis: str | None = None  # of weka: the clock that requests of sub-agents were found to be on
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +133,7 @@ class TraceFacts:
     timestamp_unit: FactUnit
     trace_block_size: int
     warnings: tuple[str, ...]
+    graph: GraphFacts | None = None  # None: the rows do not depend on each other; else the source is a GraphSource
     assumptions: Assumptions | None = None  # None: the trace says all
     lineage: Lineage | None = None  # None: the rows are those of the file
 
@@ -172,7 +190,14 @@ def concatenate(batches: Sequence[RowBatch]) -> RowBatch:
         strict_priority=np.concatenate([batch.strict_priority for batch in batches]),
         cancel_after_ms=_joined_or_none([(batch.cancel_after_ms, len(batch)) for batch in batches]),
         deadline_ms=_joined_or_none([(batch.deadline_ms, len(batch)) for batch in batches]),
+        output_token_ids=_authored(batches),
     )
+
+
+def _authored(batches: Sequence[RowBatch]) -> list[array[int] | None] | None:
+    if all(batch.output_token_ids is None for batch in batches):
+        return None
+    return [ids for batch in batches for ids in batch.output_token_ids or [None] * len(batch)]
 
 
 def _joined_or_none(columns: Sequence[tuple[Float64s | None, int]]) -> Float64s | None:

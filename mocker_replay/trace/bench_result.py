@@ -16,10 +16,10 @@ import numpy as np
 import orjson
 
 from mocker_replay.trace.base import MAX_TOKENS, Float64s, Int64s
+from mocker_replay.trace.exact_json import add_syntax_fault, is_blank
 from mocker_replay.trace.faults import FaultList, whole_file_error
 from mocker_replay.trace.flat import FlatColumns, FlatRules
 from mocker_replay.trace.line_file import Lines
-from mocker_replay.trace.mooncake_row import add_syntax_fault, is_blank
 
 MAX_RESULT_BYTES: Final = 256 * 1024 * 1024
 MAX_START_S: Final = 9e9  # fits 64 bits in ns

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
+from mocker_replay.trace.exact_json import is_blank
 from mocker_replay.trace.faults import FaultList
 from mocker_replay.trace.line_file import LineBlock, Lines
-from mocker_replay.trace.mooncake_row import is_blank
 
 _NUMBER: Final = re.compile(r"-?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
 MAX_NUMBER_CHARS: Final = 64

@@ -20,8 +20,8 @@ from mocker_replay.errors import TraceError
 from mocker_replay.trace import sglang_bench, vllm_bench
 from mocker_replay.trace.azure import COLUMNS as AZURE_COLUMNS
 from mocker_replay.trace.burstgpt import COLUMNS as BURSTGPT_COLUMNS
+from mocker_replay.trace.exact_json import is_blank
 from mocker_replay.trace.faults import shown, whole_file_error
-from mocker_replay.trace.mooncake_row import is_blank
 
 HEAD_BYTES: Final = 256 * 1024
 MAX_ROWS: Final = 16  # looked at

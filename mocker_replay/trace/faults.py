@@ -6,7 +6,7 @@ Decides how many are listed and how a value is shown. Never decides what a fault
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from mocker_replay.errors import Fault, TraceError
@@ -45,6 +45,22 @@ class FaultList:
         """All of them as one exception, ordered by line."""
         order = sorted(range(len(self.listed)), key=lambda at: self._lines[at])
         return TraceError([self.listed[at] for at in order], self.omitted)
+
+
+def joined(lists: Sequence[FaultList]) -> FaultList:
+    """The faults of several files of one trace, file after file."""
+    together = FaultList(lists[0].file)
+    for faults in lists:
+        error = faults.error()
+        for number, fault in enumerate(error.faults):
+            if len(together.listed) < MAX_LISTED:
+                together.listed.append(fault)
+                together._lines.append(len(together._lines))
+            else:
+                together.omitted += len(error.faults) - number
+                break
+        together.omitted += error.omitted
+    return together
 
 
 def whole_file_error(file: str, rule: str, line: int = 0) -> TraceError:

@@ -10,8 +10,8 @@ from typing import Any
 
 import orjson
 
+from mocker_replay.trace.exact_json import add_syntax_fault, exact_pairs, is_blank
 from mocker_replay.trace.faults import FaultList
-from mocker_replay.trace.mooncake_row import add_syntax_fault, exact_pairs, is_blank
 
 
 def read_object(text: bytes, line: int, faults: FaultList) -> dict[str, Any] | None:

@@ -92,7 +92,7 @@ class MooncakeTrace:
         return TraceFacts(
             path=self._file.path,
             name=self._file.name,
-            format="mooncake",
+            format="mooncake-delta" if self._rules.is_delta else "mooncake",
             num_rows=tally.num_rows,
             digest=self._file.digest,
             is_sorted=sessions.is_sorted and not sessions.is_multi_turn,
@@ -139,6 +139,7 @@ class MooncakeTrace:
             strict_priority=columns.strict_priority,
             cancel_after_ms=columns.cancel_after_ms,
             deadline_ms=columns.deadline_ms,
+            output_token_ids=columns.output_ids,
             surplus_included=columns.hash_ids if (columns.num_hash_ids > needed).any() else None,
         )
 

@@ -48,6 +48,7 @@ class Columns:
     strict_priority: Int64s
     cancel_after_ms: Float64s | None  # inf = the client stays
     deadline_ms: Float64s | None  # inf = nobody said
+    output_ids: list[array[int] | None] | None  # authored outputs, where they are wanted
     unknown: set[str]  # names of fields that are no part of the format
     excused_lines: frozenset[int] = frozenset()  # rows with faults that sessions would trip over again
 
@@ -92,6 +93,7 @@ def _scan(block: LineBlock, rules: MooncakeRules, scanner: MooncakeLines) -> Col
         strict_priority=np.zeros(len(rows), np.int64),
         cancel_after_ms=column["cancel_after_ms"] if scanner.has("cancel_after_ms") else None,
         deadline_ms=column["deadline_ms"] if scanner.has("deadline_ms") else None,
+        output_ids=None,
         unknown=set(),
     )
 
@@ -188,7 +190,7 @@ def _assemble(
     num_hash_ids = np.fromiter(map(len, hash_lists), np.int64, num_rows)
     input_tokens = _input_tokens(column("input_length"), num_hash_ids, rules)
     output_tokens = _integers(column("output_length"), num_rows, 0, MAX_TOKENS)
-    _require_matching_token_ids(column("output_token_ids"), output_tokens)
+    output_ids = _output_ids(column("output_token_ids"), output_tokens)
     _strings(column("policy_class"))
     return Columns(
         lines=lines,
@@ -204,6 +206,7 @@ def _assemble(
         strict_priority=_integers(column("strict_priority"), num_rows, 0, 2**32 - 1, default=0),
         cancel_after_ms=_times_or_never(column("cancel_after_ms"), num_rows),
         deadline_ms=_times_or_never(column("deadline_ms"), num_rows),
+        output_ids=output_ids if rules.is_delta else None,
         unknown=unknown,
     )
 
@@ -295,9 +298,14 @@ def num_trace_blocks(input_tokens: Int64s, trace_block_size: int) -> Int64s:
     return -(-input_tokens // trace_block_size)
 
 
-def _require_matching_token_ids(values: list[Any] | None, output_tokens: Int64s) -> None:
+def _output_ids(values: list[Any] | None, output_tokens: Int64s) -> list[array[int] | None] | None:
     if values is None:
-        return
+        return None
+    columns: list[array[int] | None] = []
     for ids, expected in zip(values, output_tokens.tolist(), strict=True):
-        if ids is not None and (type(ids) is not list or len(array("I", ids)) != expected):
+        if ids is not None and type(ids) is not list:
             raise _Irregular
+        columns.append(None if ids is None else array("I", ids))
+        if ids is not None and len(ids) != expected:
+            raise _Irregular
+    return columns

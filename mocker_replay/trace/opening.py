@@ -5,19 +5,24 @@ Decides which format names exist, checks the reading options and those that a fo
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Protocol, get_args
 
 from mocker_replay.config.prefix_estimate import ESTIMATE_RULE, NO_SHARING, read_estimate
+from mocker_replay.config.prefix_groups import sharing_fault
 from mocker_replay.errors import TraceError, UsageError
+from mocker_replay.trace.agentic_mooncake import AgenticMooncakeTrace
+from mocker_replay.trace.applied import AppliedRules, AppliedTrace
 from mocker_replay.trace.azure import AzureFormat
 from mocker_replay.trace.base import (
     MAX_TOKENS,
     FailedRows,
     MissingHashIds,
     MissingTimestamps,
+    NestedTimestampBasis,
     RowBatch,
     SurplusHashIds,
     TimestampUnit,
@@ -28,7 +33,10 @@ from mocker_replay.trace.block_ids import PrefixEstimate
 from mocker_replay.trace.burstgpt import BurstGptFormat
 from mocker_replay.trace.decompression import TextLimit
 from mocker_replay.trace.detection import AUTO, HEAD_BYTES, detect, hint_for, require_one
+from mocker_replay.trace.dynamo import DynamoRules, DynamoTrace
 from mocker_replay.trace.flat import FlatFormat, FlatRules, FlatTrace
+from mocker_replay.trace.graph import TraceGraph
+from mocker_replay.trace.graph_source import GraphSource
 from mocker_replay.trace.line_file import LineFile, Lines, TracePath
 from mocker_replay.trace.mooncake import MooncakeTrace
 from mocker_replay.trace.mooncake_row import MooncakeRules
@@ -37,6 +45,7 @@ from mocker_replay.trace.qwen import BLOCK_SIZE as QWEN_BLOCK_SIZE
 from mocker_replay.trace.qwen import QwenFormat
 from mocker_replay.trace.sglang_bench import SglangBenchFormat
 from mocker_replay.trace.vllm_bench import VllmBenchFormat
+from mocker_replay.trace.weka import WekaTrace
 
 MOONCAKE_BLOCK_SIZE: Final = 512
 TABLE_BLOCK_SIZE: Final = 64  # of prompts without hash ids, where any size will do
@@ -47,6 +56,7 @@ _CHOICES: Final = {
     "surplus_hash_ids": get_args(SurplusHashIds),
     "missing_hash_ids": get_args(MissingHashIds),
 }
+WEKA: Final = "weka"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +72,9 @@ class ReadingOptions:
     estimate_prefix: str | None = None
     failed_rows: FailedRows | None = None
     max_text_gib: int | None = None
+    weka_nested_timestamp_basis: NestedTimestampBasis | None = None
+    trace_shared_prefix_ratio: float | None = None
+    trace_num_prefix_groups: int | None = None
 
 
 class OpenTrace(TraceSource, Protocol):
@@ -77,8 +90,20 @@ class OpenTrace(TraceSource, Protocol):
 Opener = Callable[[Lines, ReadingOptions], OpenTrace]
 
 
+_SHARING: Final = ("trace_shared_prefix_ratio", "trace_num_prefix_groups")
+_BASIS: Final = "weka_nested_timestamp_basis"
+
+
 def _open_mooncake(file: Lines, options: ReadingOptions) -> OpenTrace:
-    _require_no_use(options, "mooncake", ("estimate_prefix", "failed_rows"))
+    return _opened_mooncake(file, options, is_delta=False)
+
+
+def _open_delta(file: Lines, options: ReadingOptions) -> OpenTrace:
+    return _opened_mooncake(file, options, is_delta=True)
+
+
+def _opened_mooncake(file: Lines, options: ReadingOptions, *, is_delta: bool) -> OpenTrace:
+    _require_no_use(options, "mooncake", ("estimate_prefix", "failed_rows", *_SHARING, _BASIS))
     size = options.trace_block_size
     rules = MooncakeRules(
         trace_block_size=MOONCAKE_BLOCK_SIZE if size is None else size,
@@ -87,13 +112,51 @@ def _open_mooncake(file: Lines, options: ReadingOptions) -> OpenTrace:
         missing_timestamps=options.missing_timestamps,
         surplus_hash_ids=options.surplus_hash_ids,
         missing_hash_ids=options.missing_hash_ids,
+        is_delta=is_delta,
     )
     return MooncakeTrace(file, rules)
 
 
+def _open_agentic(file: Lines, options: ReadingOptions) -> OpenTrace:
+    _require_usual(options, "agentic_mooncake", ("timestamp_unit", "missing_timestamps", "missing_hash_ids"))
+    _require_no_use(options, "agentic_mooncake", ("estimate_prefix", "failed_rows", *_SHARING, _BASIS))
+    return AgenticMooncakeTrace(file, options.trace_block_size)
+
+
+def _open_dynamo(file: Lines, options: ReadingOptions) -> OpenTrace:
+    _require_usual(options, "dynamo", ("timestamp_unit", "missing_timestamps", "missing_hash_ids"))
+    _require_no_use(options, "dynamo", ("estimate_prefix", "failed_rows", *_SHARING, _BASIS))
+    return DynamoTrace(file, DynamoRules(options.trace_block_size, options.surplus_hash_ids))
+
+
+def _open_applied(file: Lines, options: ReadingOptions) -> OpenTrace:
+    name = "applied_compute_agentic"
+    _require_usual(options, name, ("timestamp_unit", "missing_timestamps", "missing_hash_ids"))
+    _require_no_use(options, name, ("estimate_prefix", "failed_rows", _BASIS))
+    size = options.trace_block_size
+    rules = AppliedRules(
+        trace_block_size=MOONCAKE_BLOCK_SIZE if size is None else size,
+        shared_prefix_ratio=float(options.trace_shared_prefix_ratio or 0.0),
+        num_prefix_groups=options.trace_num_prefix_groups or 0,
+    )
+    return AppliedTrace(file, rules)
+
+
+def _open_weka(path: TracePath, options: ReadingOptions) -> OpenTrace:
+    """A trace by its path: the names of its requests depend on it, and it may be a directory."""
+    _require_usual(options, WEKA, ("timestamp_unit", "missing_timestamps"))
+    _require_no_use(options, WEKA, ("estimate_prefix", "failed_rows", *_SHARING))
+    if not isinstance(path, str | os.PathLike):
+        if len(path) != 1:
+            raise UsageError(f"a weka trace is one file or one directory, got {len(path)}")
+        path = path[0]
+    basis = options.weka_nested_timestamp_basis or "auto"
+    return WekaTrace(path, basis, options.trace_block_size, TextLimit(options.max_text_gib))
+
+
 def _opener_of(form: FlatFormat) -> Opener:
     def open_flat(file: Lines, options: ReadingOptions) -> OpenTrace:
-        useless = ["estimate_prefix"] if form.has_hash_ids else []
+        useless = [*_SHARING, _BASIS, "estimate_prefix"] if form.has_hash_ids else [*_SHARING, _BASIS]
         useless += [] if form.tells_failures else ["failed_rows"]
         _require_no_use(options, form.name, useless)
         unit = options.timestamp_unit
@@ -122,13 +185,17 @@ _FLAT: Final[tuple[FlatFormat, ...]] = (
     QwenFormat(), AzureFormat(), BurstGptFormat(), VllmBenchFormat(), SglangBenchFormat(),
 )  # fmt: skip
 # Each format that is built, and how a trace of it is opened.
-OPENERS: Final[dict[str, Opener]] = {"mooncake": _open_mooncake} | {form.name: _opener_of(form) for form in _FLAT}
-FORMATS: Final = tuple(OPENERS)
-# Formats of the reference that are not built: named, so that the refusal says so.
-_PLANNED_FORMATS: Final = (
-    "mooncake-delta", "mooncake_delta", "agentic_mooncake", "agentic-mooncake", "weka",
-    "applied_compute_agentic", "dynamo",
-)  # fmt: skip
+OPENERS: Final[dict[str, Opener]] = {
+    "mooncake": _open_mooncake,
+    "mooncake-delta": _open_delta,
+    "mooncake_delta": _open_delta,
+    "agentic_mooncake": _open_agentic,
+    "agentic-mooncake": _open_agentic,
+    "applied_compute_agentic": _open_applied,
+    "dynamo": _open_dynamo,
+    **{form.name: _opener_of(form) for form in _FLAT},
+}
+FORMATS: Final = (*OPENERS, WEKA)
 
 
 def open_trace(
@@ -144,6 +211,9 @@ def open_trace(
     estimate_prefix: str | None = None,
     failed_rows: FailedRows | None = None,
     max_text_gib: int | None = None,
+    weka_nested_timestamp_basis: NestedTimestampBasis | None = None,
+    trace_shared_prefix_ratio: float | None = None,
+    trace_num_prefix_groups: int | None = None,
 ) -> OpenTrace:
     """Open a trace for reading.
 
@@ -164,6 +234,10 @@ def open_trace(
         failed_rows: calls that failed are left out ("drop"), kept as prompts without output, or refused. None is
             "drop".
         max_text_gib: most text of a compressed file or a pipe [GiB]. None: 16, and at most 250 times the file.
+        weka_nested_timestamp_basis: the clock of a sub-agent's requests, that of the play ("absolute") or one that
+            starts with the sub-agent ("relative"). None is "auto": relative if any request would start before.
+        trace_shared_prefix_ratio, trace_num_prefix_groups: of applied_compute_agentic: sessions of one group share
+            this part of their first prompts. None: nothing is shared.
 
     Raises:
         UsageError: an option out of its range or of no use to the format, or a format that is not built.
@@ -171,12 +245,21 @@ def open_trace(
     """
     options = ReadingOptions(
         trace_block_size, timestamp_unit, closed_loop, missing_timestamps, surplus_hash_ids, missing_hash_ids,
-        estimate_prefix, failed_rows, max_text_gib,
+        estimate_prefix, failed_rows, max_text_gib, weka_nested_timestamp_basis, trace_shared_prefix_ratio,
+        trace_num_prefix_groups,
     )  # fmt: skip
     if trace_format != AUTO:
         _require_built(trace_format)
     _require_range(options)
-    file = _lines_of(path, TextLimit(max_text_gib))
+    return _opened(path, trace_format, options)
+
+
+def _opened(path: TracePath, trace_format: str, options: ReadingOptions) -> OpenTrace:
+    if trace_format == WEKA or (trace_format == AUTO and _is_directory(path)):
+        return _open_weka(path, options)
+    if trace_format in ("agentic_mooncake", "agentic-mooncake", "dynamo", "applied_compute_agentic"):
+        _require_usual(options, trace_format, ("timestamp_unit", "missing_timestamps", "missing_hash_ids"))
+    file = _lines_of(path, TextLimit(options.max_text_gib))
     try:
         detected = detect(file.head(HEAD_BYTES))
         if trace_format != AUTO:
@@ -185,10 +268,19 @@ def open_trace(
             return _Misdeclared(source, hint) if hint else source
         found = require_one(detected, file.shown_path)
         _require_built(found, f"{file.shown_path}: ")
+        if found == WEKA:
+            file.close()
+            return _open_weka(path, options)
         return OPENERS[found](file, options)
     except BaseException:
         file.close()
         raise
+
+
+def _is_directory(path: TracePath) -> bool:
+    if not isinstance(path, str | os.PathLike):
+        return len(path) == 1 and os.path.isdir(path[0])
+    return os.path.isdir(path)
 
 
 def _lines_of(path: TracePath, limit: TextLimit) -> Lines:
@@ -228,12 +320,15 @@ class _Misdeclared:
         self.scan()
         return self._source.batches(max_rows)
 
+    def graph(self) -> TraceGraph:
+        """The graph of a trace whose facts say that it is one."""
+        assert isinstance(self._source, GraphSource), "the facts say whether there is a graph"
+        return self._source.graph()
+
 
 def _require_built(trace_format: str, where: str = "") -> None:
-    if trace_format in _PLANNED_FORMATS:
-        raise UsageError(f"{where}trace_format {trace_format!r} is not built yet; built: {', '.join(FORMATS)}")
     if trace_format not in FORMATS:
-        raise UsageError(f"trace_format must be one of {AUTO}, {', '.join(FORMATS)}, got {trace_format!r}")
+        raise UsageError(f"{where}trace_format must be one of {AUTO}, {', '.join(FORMATS)}, got {trace_format!r}")
 
 
 def _require_range(options: ReadingOptions) -> None:
@@ -248,6 +343,14 @@ def _require_range(options: ReadingOptions) -> None:
             raise UsageError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
     if options.failed_rows is not None and options.failed_rows not in get_args(FailedRows):
         raise UsageError(f"failed_rows must be one of {', '.join(get_args(FailedRows))}, got {options.failed_rows!r}")
+    if options.weka_nested_timestamp_basis not in (None, *get_args(NestedTimestampBasis)):
+        told = ", ".join(get_args(NestedTimestampBasis))
+        raise UsageError(
+            f"weka_nested_timestamp_basis must be one of {told}, got {options.weka_nested_timestamp_basis!r}"
+        )
+    sharing = sharing_fault(options.trace_shared_prefix_ratio, options.trace_num_prefix_groups)
+    if sharing is not None:
+        raise UsageError(f"{sharing[0]} {sharing[1]}")
     estimate = options.estimate_prefix
     if estimate is not None and read_estimate(estimate) is None:
         raise UsageError(f"estimate_prefix {ESTIMATE_RULE}, got {estimate!r}")
@@ -255,7 +358,19 @@ def _require_range(options: ReadingOptions) -> None:
 
 def _require_no_use(options: ReadingOptions, trace_format: str, names: Sequence[str]) -> None:
     """Refuse an option that a trace of this format has no use for."""
-    reasons = {"estimate_prefix": "it has hash ids", "failed_rows": "it does not tell which calls failed"}
+    reasons = {
+        "estimate_prefix": "it has hash ids",
+        "failed_rows": "it does not tell which calls failed",
+        _BASIS: "it has no sub-agents",
+    } | dict.fromkeys(_SHARING, "it says itself what its prompts share")
     for name in names:
         if getattr(options, name) is not None:
             raise UsageError(f"{name} is of no use to a trace in the format {trace_format}: {reasons[name]}")
+
+
+def _require_usual(options: ReadingOptions, trace_format: str, names: Sequence[str]) -> None:
+    """Refuse settings that bend rows of other formats and would do nothing here."""
+    usual = ReadingOptions()
+    for name in names:
+        if getattr(options, name) != getattr(usual, name):
+            raise UsageError(f"{name} {getattr(options, name)} is of no use with trace_format {trace_format}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mocker_replay.errors import TraceError, UsageError
+from mocker_replay.errors import TraceError
 from mocker_replay.trace import open_trace
 from mocker_replay.trace.detection import HEAD_BYTES, detect
 
@@ -109,12 +109,6 @@ def test_a_format_that_nobody_knows_is_told_with_what_was_tried(tmp_path: Path) 
 def test_a_text_without_rows_is_said_to_be_one(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="must hold at least one request"):
         opened(tmp_path, b"", b"  ")
-
-
-def test_a_format_that_is_not_built_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mocker_replay.trace.opening._PLANNED_FORMATS", ("dynamo",))
-    with pytest.raises(UsageError, match="trace: trace_format 'dynamo' is not built yet; built: mooncake, qwen"):
-        opened(tmp_path, EVENT)
 
 
 def test_a_declared_format_that_is_plainly_another_gets_a_hint(tmp_path: Path) -> None:

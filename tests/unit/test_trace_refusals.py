@@ -319,7 +319,6 @@ def test_an_endless_line_ends_the_reading(tmp_path: Path, monkeypatch: pytest.Mo
         {"surplus_hash_ids": "x"},
         {"missing_hash_ids": ""},
         {"trace_format": "Mooncake"},
-        {"trace_format": "weka"},
     ],
 )
 def test_an_option_out_of_range_is_refused(tmp_path: Path, options: dict[str, Any]) -> None:

@@ -35,6 +35,8 @@ class Setup:
     sla_itl_ms: float | None
     sla_e2e_ms: float | None
     policy: str
+    num_plays: int | None  # None: the trace was no graph
+    agentic_lanes: int | None
 
     def blocks_of(self, tokens: int) -> int:
         """Blocks that so many tokens need."""
@@ -72,6 +74,8 @@ def read_setup(header: Mapping[str, Any], name: str) -> Setup:
         sla_itl_ms=find.bound("options", "sla_itl_ms"),
         sla_e2e_ms=find.bound("options", "sla_e2e_ms"),
         policy=find.text_or("fcfs", "options", "policy"),
+        num_plays=find.count_or_none("trace", "plays"),
+        agentic_lanes=find.count_or_none("options", "agentic_lanes"),
     )
 
 
@@ -115,6 +119,11 @@ class _Finder:
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise self._wrong(path, f"a whole number from {least} on", value)
         return value
+
+    def count_or_none(self, *path: str) -> int | None:
+        """A count that only some runs have."""
+        section = self._find(path[:-1])
+        return self.count(*path) if isinstance(section, dict) and path[-1] in section else None
 
     def limit(self, *path: str) -> int | None:
         return None if self._find(path) is None else self.count(*path)

@@ -97,6 +97,9 @@ class TransformedTrace:
 
     def _scan(self) -> TraceFacts:
         source = self._source.scan()
+        if source.graph is not None or source.format == "mooncake-delta":
+            what = "a graph of requests" if source.graph is not None else "a trace of deltas"
+            raise UsageError(f"transforms are not built for {what}: {source.name} ({source.format})")
         rows_after = [0] * len(self._steps)
         tally = _Tally()
         for batch in self._rows(1024, rows_after):
