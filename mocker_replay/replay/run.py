@@ -99,10 +99,14 @@ def replay(
     finally:
         if source is not trace:
             source.close()
+    _require_end(run, result)
+    return result
+
+
+def _require_end(run: RunBooks, result: ReplayResult) -> None:
     if run.failure is not None:
         text = f"the run stopped at {result.facts.end_ms} ms: {_text_of(run.failure)}{run.standing()}"
         raise InvariantError(text) from run.failure
-    return result
 
 
 def _require_few_ranks(num_ranks: int) -> None:

@@ -140,7 +140,8 @@ def _without_telemetry(case: Case) -> dict[str, object]:
 
 def _compare(theirs: dict[str, object], ours: Outcome) -> list[str]:
     found = compare.compare_records(theirs["per_request"], ours.records)  # type: ignore[arg-type]
-    summary = {k: v for k, v in theirs["summary"].items() if k not in WALL_CLOCK + UNSPECIFIED}  # type: ignore[attr-defined]
+    left_out = WALL_CLOCK + UNSPECIFIED
+    summary = {k: v for k, v in theirs["summary"].items() if k not in left_out}  # type: ignore[attr-defined]
     mine = dict(ours.summary)
     for told in (summary, mine):
         if "agentic_graph" in told:
