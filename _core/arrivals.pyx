@@ -59,6 +59,9 @@ cdef class Arrivals:
         """A row that was handed over is not to arrive."""
         cdef uint8_t* grown
         cdef int64_t capacity
+        if request < 0:
+            with gil:
+                raise ValueError(f"no row {request}")
         if request >= self.withdrawn_capacity:
             capacity = request + request // 2 + 64
             grown = <uint8_t*>realloc(self.withdrawn, capacity)

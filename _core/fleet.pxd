@@ -4,6 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 from .arrivals cimport Arrival, Arrivals
 from .cancellations cimport Cancellations, Leaving
+from .ends cimport Ends
 from .event_buffer cimport EventBuffer
 
 
@@ -56,10 +57,7 @@ cdef class Fleet:
     cdef int stage
     cdef bint first_round                # of the instant
     cdef Py_ssize_t scanned              # records of this instant already searched for ends
-    cdef int32_t* ended                  # (ended_capacity,) requests that ended at this instant, owned
-    cdef int64_t* ended_tokens           # (ended_capacity,) their output, -1 of those that did not complete, owned
-    cdef int64_t num_ended
-    cdef int64_t ended_capacity
+    cdef Ends ended                      # that the workload has to hear of
 
     cdef int run(self, double until_ms, Py_ssize_t max_records) except -1 nogil
     cdef int pass_quietly(self, double until_ms, Py_ssize_t max_records) except -1 nogil
@@ -71,11 +69,11 @@ cdef class Fleet:
     cdef int run_machines(self) except -1 nogil
     cdef bint tell_ends(self) except -1 nogil
     cdef int find_ends(self) except -1 nogil
-    cdef int note_end(self, int32_t request, int64_t num_tokens) except -1 nogil
     cdef bint wants_move(self, bint hold_boundary) noexcept nogil
     cdef int choose(self, int32_t* worker, int32_t* rank) noexcept nogil
     cdef int count_turn(self, int32_t worker, int32_t rank) noexcept nogil
     cdef int arrive(self, Arrival* arrival, double at_ms, int32_t worker, int32_t rank, int64_t command_id) except -1 nogil
     cdef int place(self, int32_t worker, int32_t rank) except -1 nogil
+    cdef int _settle(self, int32_t* worker, int32_t* rank) except -1
     cdef int _tell_placement(self, double at_ms, int32_t request, int32_t worker, int32_t rank, bytes reason) except -1
     cdef int cancel(self, Leaving* leaving) except -1 nogil

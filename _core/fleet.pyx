@@ -18,6 +18,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy
 
 from .driver cimport PHASE_IDLE, PHASE_IN_PASS, Machine
+from .ends cimport Ends
 from .event_buffer cimport CMD_CANCEL, CMD_SUBMIT, EV_ARRIVAL, EV_CUT, EV_TERMINAL, TERM_COMPLETED, Event
 from .lanes cimport Envelope, lane_pop
 from .policy cimport DECIDE_PLACEMENT, record_decision
@@ -107,7 +108,7 @@ cdef class Fleet:
         self.external_placement, self.external = external_placement, external
         self.quiet = quiet and not telemetry and not external
         self.arrivals = Arrivals()
-        self.leaving = Cancellations()
+        self.leaving, self.ended = Cancellations(), Ends()
         self.moving_worker = -1
         self.horizon_ms = 0.0
         self.first_round = True
@@ -125,8 +126,6 @@ cdef class Fleet:
     def __dealloc__(self):
         free(self.workers)
         free(self.next_rank)
-        free(self.ended)
-        free(self.ended_tokens)
 
     # -- rows -------------------------------------------------------------------------------------
 
@@ -157,8 +156,7 @@ cdef class Fleet:
                 and hash_offsets[n] <= hash_ids.shape[0]
                 and (cancel_after_ms is None or n == cancel_after_ms.shape[0])
                 and (priority is None or n == priority.shape[0])
-                and (deadline_after_ms is None or n == deadline_after_ms.shape[0])
-                and (play is None or n == play.shape[0])):
+                and (deadline_after_ms is None or n == deadline_after_ms.shape[0]) and (play is None or n == play.shape[0])):
             raise ValueError(f"columns of rows do not fit each other: {n} times, {hash_offsets.shape[0]} offsets, "
                              f"{hash_ids.shape[0]} hash ids")
         for i in range(n):
@@ -188,8 +186,6 @@ cdef class Fleet:
 
     def withdraw(self, int32_t request):
         """This row will never arrive, unless it has already; it must not be handed over again."""
-        if request < 0:
-            raise ValueError(f"no row {request}")
         self.arrivals.withdraw(request)
 
     def set_horizon(self, double horizon_ms):
@@ -242,15 +238,10 @@ cdef class Fleet:
         Raises:
             ValueError: no such worker or rank, or nothing is due.
         """
-        cdef bint by_turn = worker == -1 and rank == -1
-        if not by_turn and not (0 <= worker < self.num_workers and 0 <= rank < self.dp_size):
-            raise ValueError(f"no worker {worker} with rank {rank}")
         self._check_row_due()
         if self.external:
             raise ValueError("an external fleet hands rows over by take_next")
-        if by_turn:
-            self.choose(&worker, &rank)
-            self.count_turn(worker, rank)
+        self._settle(&worker, &rank)
         cdef Arrival arrival = self.arrivals.heap[0]
         self.place(worker, rank)
         if reason is not None:
@@ -266,6 +257,14 @@ cdef class Fleet:
         return record_decision(self.out, at_ms, worker, rank, request, DECIDE_PLACEMENT, usual_worker, usual_rank,
                                reason)
 
+    cdef int _settle(self, int32_t* worker, int32_t* rank) except -1:
+        """Where the caller's row goes; both -1: in turn."""
+        if worker[0] == -1 and rank[0] == -1:
+            self.choose(worker, rank)
+            return self.count_turn(worker[0], rank[0])
+        if not (0 <= worker[0] < self.num_workers and 0 <= rank[0] < self.dp_size):
+            raise ValueError(f"no worker {worker[0]} with rank {rank[0]}")
+
     def _check_row_due(self):
         if self.arrivals.next_due() > self.now_ms:
             raise ValueError("no row is due")
@@ -276,11 +275,8 @@ cdef class Fleet:
 
     def take_ends(self):
         """The same, each with the tokens of its output, -1 where it did not complete."""
-        cdef int64_t i
         self.find_ends()
-        ended = [(self.ended[i], self.ended_tokens[i]) for i in range(self.num_ended)]
-        self.num_ended = 0
-        return ended
+        return self.ended.take()
 
     def clear_events(self):
         """The caller has read the events: forget them."""
@@ -324,20 +320,15 @@ cdef class Fleet:
         cdef int64_t i
         self._check_external()
         self._check_row_due()
-        if worker == -1 and rank == -1:
-            self.choose(&worker, &rank)
-            self.count_turn(worker, rank)
-        elif not (0 <= worker < self.num_workers and 0 <= rank < self.dp_size):
-            raise ValueError(f"no worker {worker} with rank {rank}")
         if at_ms == at_ms and not 0.0 <= at_ms < INFINITY:
             raise ValueError(f"a row cannot arrive at {at_ms} ms")
+        self._settle(&worker, &rank)
         self.arrivals.pop(&arrival)
         try:
             hash_ids = tuple([arrival.hash_ids[i] for i in range(arrival.num_hash_ids)])
         finally:
             free(arrival.hash_ids)
-        if at_ms != at_ms:
-            at_ms = arrival.due_ms
+        at_ms = arrival.due_ms if at_ms != at_ms else at_ms
         self.arrive(&arrival, at_ms, worker, rank, -1)
         if reason is not None:
             self._tell_placement(at_ms, arrival.request, worker, rank, reason)
@@ -488,7 +479,7 @@ cdef class Fleet:
     cdef bint tell_ends(self) except -1 nogil:
         """Whether requests ended that the workload waits for."""
         self.find_ends()
-        return self.num_ended > 0
+        return self.ended.count > 0
 
     cdef double next_instant(self) noexcept nogil:
         """Next time at which anything but a sample happens [ms]; INFINITY when nothing does."""
@@ -628,31 +619,10 @@ cdef class Fleet:
         if not self.wake_on_end and self.leaving.count == 0:
             return 0
         while self.scanned < self.out.count:
-            if self.out.records[self.scanned].kind == EV_TERMINAL:
-                self.leaving.drop(self.out.records[self.scanned].request)
+            event = &self.out.records[self.scanned]
+            if event.kind == EV_TERMINAL:
+                self.leaving.drop(event.request)
                 if self.wake_on_end:
-                    event = &self.out.records[self.scanned]
-                    self.note_end(event.request, event.b if event.a == TERM_COMPLETED else -1)
+                    self.ended.note(event.request, event.b if event.a == TERM_COMPLETED else -1)
             self.scanned += 1
-        return 0
-
-    cdef int note_end(self, int32_t request, int64_t num_tokens) except -1 nogil:
-        cdef int32_t* requests
-        cdef int64_t* tokens
-        cdef int64_t capacity
-        if self.num_ended == self.ended_capacity:
-            capacity = self.ended_capacity * 2 + 64
-            requests = <int32_t*>realloc(self.ended, capacity * sizeof(int32_t))
-            if requests is not NULL:
-                self.ended = requests
-            tokens = <int64_t*>realloc(self.ended_tokens, capacity * sizeof(int64_t))
-            if tokens is not NULL:
-                self.ended_tokens = tokens
-            if requests is NULL or tokens is NULL:
-                with gil:
-                    raise MemoryError("ended requests")
-            self.ended_capacity = capacity
-        self.ended[self.num_ended] = request
-        self.ended_tokens[self.num_ended] = num_tokens
-        self.num_ended += 1
         return 0

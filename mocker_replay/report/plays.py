@@ -6,11 +6,11 @@ field is defined in docs/metrics.md.
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
 import numpy as np
 
+from mocker_replay.identity import uuid_text_of_number
 from mocker_replay.report import metrics
 from mocker_replay.report.facts import COMPLETED, NOT_ARRIVED, STATUS_NAMES, Columns, RunFacts, RunGraph
 from mocker_replay.report.metrics import Bools, Float64s, Int64s
@@ -70,7 +70,7 @@ def place_in_graph(row: int, arrival_ms: float, facts: RunFacts) -> dict[str, An
         "play_id": agentic["play_id"],
         "agentic": agentic,
         "session_id": agentic["conversation_id"],
-        "uuid": str(uuid.UUID(int=row + 1)),
+        "uuid": uuid_text_of_number(row + 1),
         "dispatched_at_ms": arrival_ms,
     }
 
