@@ -27,6 +27,10 @@ cdef class Arrivals:
 
     cdef double next_due(self) noexcept nogil
     cdef int push(self, Arrival* arrival) except -1 nogil
+    cdef int push_columns(self, double[::1] due_ms, int32_t[::1] request, int64_t[::1] order, int64_t[::1] turn,
+                          int64_t[::1] session, int64_t[::1] input_tokens, int64_t[::1] output_tokens,
+                          int64_t[::1] hash_offsets, uint64_t[::1] hash_ids, double[::1] cancel_after_ms,
+                          int64_t[::1] priority, double[::1] deadline_after_ms, int64_t[::1] play) except -1
     cdef int pop(self, Arrival* arrival) noexcept nogil
     cdef int withdraw(self, int32_t request) except -1 nogil
     cdef void drop_withdrawn(self) noexcept nogil

@@ -20,10 +20,12 @@ from .event_buffer cimport (
     CMD_CANCEL, CMD_IN_PASS, CMD_SUBMIT, CMD_SUPPRESSED, EV_COMMAND, RES_APPLIED, RES_NOOP, RES_SUBMITTED, Event,
 )
 from .lanes cimport lane_count, lane_find, lane_free, lane_pop, lane_push, pack_command, push_cancel_behind
+from .stimulus_names cimport wanted_names
 from .time_rules cimport internal_time, pass_start
 
 from typing import NamedTuple
 
+from .stimulus_names import PHASE_NAMES, STIMULUS_NAMES
 from .types import CommandError, LivelockError
 
 cdef enum:
@@ -32,15 +34,6 @@ cdef enum:
     # Effect-free passes of no length at one engine time before the machine stops with a livelock.
     MAX_IDLE_PASSES = 1024
 
-PHASE_NAMES = (
-    "turn", "idle", "snapshot", "snapshot_cancels", "snapshot_commands", "start_pass", "in_pass", "at_boundary",
-    "post_pass", "post_cancels", "post_deferred", "post_commands", "yield", "stopped",
-)
-STIMULUS_NAMES = (
-    "go", "cancel", "cancel_item", "command_item", "lane_empty", "cancels_closed", "commands_closed", "lane_counts",
-    "pass_timer", "internal_timer", "boundary_apply", "boundary_finish", "boundary_dropped", "published",
-    "publish_closed", "yielded",
-)
 STATUS_TEXTS = {
     APPLY_SUBMITTED: "submitted", APPLY_APPLIED: "applied", APPLY_NOOP: "noop",
     APPLY_ACTIVE: "request is already active", APPLY_NO_RANK: "attention-DP rank is out of range",
@@ -577,11 +570,7 @@ cdef class Machine:
 
     def wants(self):
         """Names of the stimuli that may come next; the first one that is there must be taken."""
-        cdef uint64_t mask = self.wants_mask()
-        wanted = _wanted.get(mask)
-        if wanted is None:
-            wanted = _wanted[mask] = _in_order(mask)
-        return wanted
+        return wanted_names(self.wants_mask())
 
     @property
     def phase_name(self):
@@ -590,21 +579,6 @@ cdef class Machine:
 
 
 cdef dict _stimulus_codes = {name: code for code, name in enumerate(STIMULUS_NAMES)}
-cdef dict _wanted = {}                   # of wants_mask: the names in order; some twenty entries
-
-
-cdef tuple _in_order(uint64_t mask):
-    """Names of wanted stimuli in order of priority; Idle alone wants internal work and no pass end."""
-    if mask >> ST_PUBLISHED & 1:
-        # A publication that can proceed does; a lane without reader is no error to a driver that is being stopped.
-        order = (ST_PUBLISHED, ST_CANCEL, ST_PUBLISH_CLOSED)
-    elif mask >> ST_INTERNAL_TIMER & 1 and not mask >> ST_PASS_TIMER & 1:
-        order = (ST_CANCEL, ST_CANCEL_ITEM, ST_CANCELS_CLOSED, ST_COMMAND_ITEM, ST_COMMANDS_CLOSED, ST_INTERNAL_TIMER)
-    else:
-        order = (ST_CANCEL, ST_CANCEL_ITEM, ST_CANCELS_CLOSED, ST_PASS_TIMER, ST_INTERNAL_TIMER, ST_COMMAND_ITEM,
-                 ST_COMMANDS_CLOSED, ST_LANE_EMPTY, ST_LANE_COUNTS, ST_BOUNDARY_APPLY, ST_BOUNDARY_FINISH,
-                 ST_BOUNDARY_DROPPED, ST_YIELDED, ST_GO)
-    return tuple([STIMULUS_NAMES[stimulus] for stimulus in order if mask >> stimulus & 1])
 
 
 cdef int _check_command(int stimulus, object command) except -1:

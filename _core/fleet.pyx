@@ -14,8 +14,7 @@ of no length end inside their worker's turn, and that a sample belongs to the fi
 """
 cimport cython
 from libc.math cimport INFINITY, NAN, isfinite
-from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy
+from libc.stdlib cimport calloc, free, malloc
 
 from .driver cimport PHASE_IDLE, PHASE_IN_PASS, Machine
 from .ends cimport Ends
@@ -148,41 +147,8 @@ cdef class Fleet:
         Raises:
             ValueError: columns that do not fit each other, or a time that is none; nothing was handed over.
         """
-        cdef Py_ssize_t i
-        cdef Py_ssize_t n = due_ms.shape[0]
-        cdef Arrival arrival
-        if not (n == request.shape[0] == order.shape[0] == turn.shape[0] == session.shape[0] == input_tokens.shape[0]
-                == output_tokens.shape[0] == hash_offsets.shape[0] - 1 and 0 <= hash_offsets[0]
-                and hash_offsets[n] <= hash_ids.shape[0]
-                and (cancel_after_ms is None or n == cancel_after_ms.shape[0])
-                and (priority is None or n == priority.shape[0])
-                and (deadline_after_ms is None or n == deadline_after_ms.shape[0]) and (play is None or n == play.shape[0])):
-            raise ValueError(f"columns of rows do not fit each other: {n} times, {hash_offsets.shape[0]} offsets, "
-                             f"{hash_ids.shape[0]} hash ids")
-        for i in range(n):
-            if not 0.0 <= due_ms[i] < INFINITY or hash_offsets[i] > hash_offsets[i + 1]:
-                raise ValueError(f"row {request[i]}: due at {due_ms[i]} ms, hash ids from {hash_offsets[i]} "
-                                 f"to {hash_offsets[i + 1]}")
-            if cancel_after_ms is not None and not cancel_after_ms[i] >= 0.0:
-                raise ValueError(f"row {request[i]}: its client leaves after {cancel_after_ms[i]} ms")
-            if deadline_after_ms is not None and not deadline_after_ms[i] >= 0.0:
-                raise ValueError(f"row {request[i]}: its answer is wanted after {deadline_after_ms[i]} ms")
-        for i in range(n):
-            arrival.due_ms, arrival.order, arrival.turn = due_ms[i], order[i], turn[i]
-            arrival.n_in, arrival.n_out = input_tokens[i], output_tokens[i]
-            arrival.session, arrival.request = session[i], request[i]
-            arrival.cancel_after_ms = INFINITY if cancel_after_ms is None else cancel_after_ms[i]
-            arrival.priority = 0 if priority is None else priority[i]
-            arrival.deadline_after_ms = INFINITY if deadline_after_ms is None else deadline_after_ms[i]
-            arrival.play = -1 if play is None else <int32_t>play[i]
-            arrival.num_hash_ids = hash_offsets[i + 1] - hash_offsets[i]
-            arrival.hash_ids = NULL
-            if arrival.num_hash_ids > 0:
-                arrival.hash_ids = <uint64_t*>malloc(arrival.num_hash_ids * sizeof(uint64_t))
-                if arrival.hash_ids is NULL:
-                    raise MemoryError("hash ids of a row")
-                memcpy(arrival.hash_ids, &hash_ids[hash_offsets[i]], arrival.num_hash_ids * sizeof(uint64_t))
-            self.arrivals.push(&arrival)
+        self.arrivals.push_columns(due_ms, request, order, turn, session, input_tokens, output_tokens, hash_offsets, hash_ids,
+                                   cancel_after_ms, priority, deadline_after_ms, play)
 
     def withdraw(self, int32_t request):
         """This row will never arrive, unless it has already; it must not be handed over again."""

@@ -16,8 +16,8 @@ from libc.string cimport memmove
 from .block_pool cimport POOL_OK, BlockPool
 from .chacha cimport chacha_next_u64, chacha_seed
 from .event_buffer cimport (
-    EV_ADMISSION, EV_CUT, EV_PREEMPTION, EV_PREFILL, EV_QUIET_PASS, EV_RANK_START, REASON_BURST_OVER_POOL,
-    REASON_GROWTH_OVER_POOL, REASON_MODEL_LEN, REASON_OUTPUT_LENGTH, REASON_PROMPT_OVER_BUDGET, REASON_PROMPT_OVER_MODEL_LEN,
+    EV_ADMISSION, EV_CUT, EV_PREEMPTION, EV_PREFILL, EV_RANK_START, REASON_BURST_OVER_POOL,
+    REASON_GROWTH_OVER_POOL, REASON_PROMPT_OVER_BUDGET, REASON_PROMPT_OVER_MODEL_LEN,
     REASON_PROMPT_OVER_POOL, TERM_COMPLETED, TERM_FAILED, TERM_REJECTED, WANT_KV, WANT_PREFILL, WANT_TOKENS, Event,
     EventBuffer,
 )
@@ -97,6 +97,7 @@ cdef class VllmScheduler(PolicyScheduler):
         # Records about single tokens or blocks need every request touched in its order.
         if calendar and self.num_drafts == 0 and not want & (WANT_KV | WANT_TOKENS):
             self.enable_calendar()
+        self.quiet_on = want == 0 and not self.has_policy
 
     def __dealloc__(self):
         free(self.rejected)
@@ -430,24 +431,6 @@ cdef class VllmScheduler(PolicyScheduler):
         self.join_steady()
         return 0
 
-    cdef int _end_steady(self) except -1 nogil:
-        """End the steady requests that have got their last token, in order of running."""
-        cdef int64_t i
-        cdef int64_t prefix = self.num_steady
-        cdef int64_t kept = 0
-        for i in range(self.num_leaving):
-            self.leave_steady(self.leaving[i], False)
-        for i in range(prefix):
-            if self.requests.slots[self.running[i]].steady:
-                self.running[kept] = self.running[i]
-                kept += 1
-        memmove(&self.running[kept], &self.running[prefix], (self.num_running - prefix) * sizeof(int32_t))
-        self.num_running -= self.num_leaving
-        for i in range(self.num_leaving):
-            self.end_request(self.leaving[i], TERM_COMPLETED,
-                             self.completion_reason(&self.requests.slots[self.leaving[i]]), -1, -1)
-        return 0
-
     cdef int _leave_running(self, int32_t slot, int32_t status, int32_t reason, int64_t needed, int64_t available) except -1 nogil:
         cdef int64_t i
         for i in range(self.num_steady, self.num_running):
@@ -456,9 +439,6 @@ cdef class VllmScheduler(PolicyScheduler):
                 memmove(&self.running[i], &self.running[i + 1], (self.num_running - i) * sizeof(int32_t))
                 break
         return self.end_request(slot, status, reason, needed, available)
-
-    cdef int32_t completion_reason(self, Request* request) noexcept nogil:
-        return REASON_OUTPUT_LENGTH if request.gen >= request.n_out else REASON_MODEL_LEN
 
     # -- multi-token prediction -------------------------------------------------------------------
 
@@ -560,43 +540,6 @@ cdef class VllmScheduler(PolicyScheduler):
                     break
             accepted += 1
         return accepted
-
-    # -- quiet passes -----------------------------------------------------------------------------
-
-    cdef bint pass_quietly(self, double end_ms, EventBuffer out) except -1 nogil:
-        """End the pass in flight and compute the next one when both are steady decode and nothing else.
-
-        The next pass is as `execute` would have it: all requests that run are steady, and nobody can be admitted. A head
-        that was blocked stays so, since decoding takes blocks and gives none back, and what it evicts is at most what
-        the head could have reused. False: not of this kind, nothing changed.
-        """
-        cdef double duration_ms
-        cdef Event* event
-        if (self.num_steady == 0 or self.num_steady != self.num_running or self.end_events.count > 0 or self.want != 0
-                or self.has_policy or self.num_waiting > 0 and not self.head_blocked):
-            return False
-        duration_ms = self.timing.decode_or_nan(self.num_steady, <int64_t>self.lengths.total, self.kv_capacity_tokens)
-        self.budget = self.max_num_batched_tokens
-        # NaN, too, is not larger.
-        if not end_ms + duration_ms > end_ms or not self.steady_step_fits():
-            return False
-        event = out.emplace(EV_QUIET_PASS, end_ms, self.worker, self.rank, NONE)
-        event.x = self.previous_end_ms
-        event.a, event.b, event.c = self.tokens_emitted, self.consecutive_emitters, self.emitters
-        event.d, event.e, event.f = self.prefill_tokens, self.forwards, self.forward_tokens
-        self.before_previous_end_ms = self.previous_end_ms
-        self.previous_end_ms = end_ms
-        self.begin_pass(end_ms)
-        self.preempted = False
-        self.schedule_steady()
-        self.capacity_bound = self.num_waiting > 0
-        self.pass_end_ms = end_ms + duration_ms
-        self.emit_steady()
-        if self.num_leaving > 0:
-            self._end_steady()
-        self.computed = True
-        self.passes_without_gain = 0
-        return True
 
     # -- cadence and dead ends --------------------------------------------------------------------
 

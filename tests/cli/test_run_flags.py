@@ -105,6 +105,13 @@ def test_every_option_of_the_run_has_a_flag(replay: StandIn) -> None:
     assert replay.options == ReplayOptions(**changed)
     assert run_main(["run", "t.jsonl", "--sla-e2e-ms", "7"]) == 0
     assert replay.options == ReplayOptions(sla_e2e_ms=7.0, surplus_hash_ids="refuse", trace_format="auto")
+    of_graphs = {"execution_model": "one", "agentic_lanes": 3, "weka_nested_timestamp_basis": "relative"}
+    of_sessions = {"replay_concurrency": 2, "trace_shared_prefix_ratio": 0.5, "trace_num_prefix_groups": 4}
+    for trace_format, options in (("weka", of_graphs), ("applied_compute_agentic", of_sessions)):
+        argv = [part for name, value in options.items() for part in ("--" + name.replace("_", "-"), str(value))]
+        assert run_main(["run", "t.jsonl", "--trace-format", trace_format, *argv]) == 0
+        assert replay.options == ReplayOptions(trace_format=trace_format, surplus_hash_ids="refuse", **options)
+        changed |= options
     assert {*changed, "sla_e2e_ms", "kv_event_lag_ms"} == {*ReplayOptions.__dataclass_fields__}
 
 

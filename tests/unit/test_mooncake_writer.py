@@ -114,7 +114,9 @@ def run_of(path: Path, tmp_path: Path, **options: Any) -> list[bytes]:
     return [events, requests.read_bytes(), repr(without_wall_clock(result.summary)).encode()]
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("*.jsonl")))
+@pytest.mark.parametrize(
+    "name", sorted(path.name for path in FOLDER.glob("*.jsonl") if path.name != "agent-graph.jsonl")
+)
 def test_a_shipped_trace_replays_to_the_same_run(name: str, tmp_path: Path) -> None:
     text, _ = converted(FOLDER / name)
     path = tmp_path / name

@@ -1,0 +1,4 @@
+from typing import Final
+
+PHASE_NAMES: Final[tuple[str, ...]]
+STIMULUS_NAMES: Final[tuple[str, ...]]
