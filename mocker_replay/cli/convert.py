@@ -145,6 +145,6 @@ def _replay_flags(facts: TraceFacts, *, closed_loop: bool) -> list[str]:
         return ["--execution-model", "NAME"]
     if facts.trace_block_size != MOONCAKE_BLOCK_SIZE:
         found += ["--trace-block-size", str(facts.trace_block_size)]
-    if closed_loop:
+    if closed_loop or facts.min_first_timestamp_ms is None:
         found += ["--replay-concurrency", "SESSIONS"]
     return found
