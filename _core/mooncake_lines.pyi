@@ -3,6 +3,7 @@ from typing import Final, final
 ROW_FIELDS: Final[tuple[tuple[str, str], ...]]
 
 def line_end(text: bytes, begin: int, max_lines: int) -> tuple[int, int]: ...
+
 @final
 class MooncakeLines:
     @property

@@ -18,10 +18,13 @@ import zstandard
 from mocker_replay.errors import TraceError, UsageError
 from mocker_replay.trace import FORMATS, RowBatch, TraceFacts, open_trace
 from mocker_replay.trace.detection import AUTO
+from mocker_replay.trace.graph import TraceGraph
+from mocker_replay.trace.graph_source import GraphSource
 
 READ_AS: Final = (AUTO, *FORMATS)
 HEAD_BYTES: Final = 4  # format, options, how it is kept, rows of a batch
 MAX_BATCH_IDS: Final = 1 << 28
+OUT_OF_FILE_ORDER: Final = ("dynamo", "applied_compute_agentic")  # sorted by time; several turns a line
 
 
 class Broken(AssertionError):
@@ -66,7 +69,7 @@ def check(data: bytes, folder: Path) -> str:
         Broken: a rule does not hold. Any other exception is a find too.
     """
     name, options, files, max_rows = case_of(data)
-    paths = [folder / f"part{number}" for number in range(len(files))]
+    paths = [folder / f"part{number}.jsonl" for number in range(len(files))]
     for path, content in zip(paths, files, strict=True):
         path.write_bytes(content)
     try:
@@ -78,7 +81,10 @@ def check(data: bytes, folder: Path) -> str:
             facts = source.scan()
         except (TraceError, UsageError) as error:
             return _refused(error)
-        if hasattr(source, "batches"):
+        if facts.graph is not None:
+            assert isinstance(source, GraphSource)
+            _require_sound_graph(facts, source.graph())
+        else:
             _require_agreement(facts, source.batches(max_rows), max_rows, closed_loop=options["closed_loop"])
     return "read"
 
@@ -100,7 +106,8 @@ def _require_agreement(facts: TraceFacts, batches: Iterable[RowBatch], max_rows:
             _require(bool((np.diff(batch.hash_offsets) == needed).all()), "one id a block")
             _require(len(batch.hash_ids) == batch.hash_offsets[-1], "ids end with the rows")
             _require(bool((batch.input_tokens > 0).all() and (batch.output_tokens >= 0).all()), "lengths are legal")
-            _require(bool((np.diff(batch.lines) > 0).all() and batch.lines[0] > last_line), "lines go up")
+            if facts.format not in OUT_OF_FILE_ORDER:
+                _require(bool((np.diff(batch.lines) > 0).all() and batch.lines[0] > last_line), "lines go up")
             firsts = batch.timestamp_ms[batch.turn == 0]
             _require(closed_loop or bool(np.isfinite(firsts).all()), "an open loop knows its arrivals")
             _require(bool((batch.delay_ms >= 0).all() and np.isfinite(batch.delay_ms).all()), "delays are legal")
@@ -118,6 +125,29 @@ def _require_agreement(facts: TraceFacts, batches: Iterable[RowBatch], max_rows:
     if facts.min_first_timestamp_ms is not None:
         span = (facts.min_first_timestamp_ms, facts.max_first_timestamp_ms)
         _require((first_ms, last_ms) == span, "the span agrees")
+    _require(len(facts.digest) == 64, "there is a digest")
+
+
+def _require_sound_graph(facts: TraceFacts, graph: TraceGraph) -> None:
+    told = (facts.num_rows, facts.total_input_tokens, facts.total_output_tokens)
+    sums = (len(graph), int(graph.input_tokens.sum()), int(graph.output_tokens.sum()))
+    _require(sums == told, "sums agree")
+    needed = -(-graph.input_tokens // graph.block_size)
+    _require(bool((np.diff(graph.hash_offsets) == needed).all()), "one id a block")
+    _require(len(graph.hash_ids) == graph.hash_offsets[-1] <= MAX_BATCH_IDS, "ids end with the requests, in proportion")
+    _require(graph.request_ids == sorted(set(graph.request_ids), key=str.encode), "ids ascend")
+    target = np.repeat(np.arange(len(graph)), np.diff(graph.edge_offsets))
+    _require(len(target) == len(graph.edge_source), "edges end with the requests")
+    _require(bool((graph.play[target] == graph.play[graph.edge_source]).all()), "edges stay in their play")
+    _require(bool((graph.edge_delay_ms >= 0).all() and np.isfinite(graph.edge_delay_ms).all()), "delays are legal")
+    waiting = np.diff(graph.edge_offsets)
+    ready = np.flatnonzero(waiting == 0).tolist()
+    for done in ready:  # grows while it is walked
+        for at in target[graph.edge_source == done].tolist():
+            waiting[at] -= 1
+            if waiting[at] == 0:
+                ready.append(at)
+    _require(len(ready) == len(graph), "there is no cycle")
     _require(len(facts.digest) == 64, "there is a digest")
 
 
