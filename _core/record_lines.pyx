@@ -46,8 +46,8 @@ cdef class RecordLines:
         sessions: JSON text of each session ordinal; None when sessions are not reported.
     """
 
-    def __init__(self, dict columns not None, int64_t first_row, int64_t dp_size, list names not None,
-                 list uuids not None, list sessions):
+    def __cinit__(self, dict columns not None, int64_t first_row, int64_t dp_size, list names not None,
+                  list uuids not None, list sessions):
         self.first_row, self.dp_size = first_row, dp_size
         self.names, self.uuids, self.sessions = names, uuids, sessions
         self.num_rows = len(names)
