@@ -14,7 +14,7 @@ of no length end inside their worker's turn, and that a sample belongs to the fi
 """
 cimport cython
 from libc.math cimport INFINITY, NAN, isfinite
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
 from .driver cimport PHASE_IDLE, PHASE_IN_PASS, Machine

@@ -95,7 +95,11 @@ def test_every_option_of_the_run_has_a_flag(replay: StandIn) -> None:
     assert replay.options == ReplayOptions(**changed)
     assert run_main(["run", "t.jsonl", "--sla-e2e-ms", "7"]) == 0
     assert replay.options == ReplayOptions(sla_e2e_ms=7.0, surplus_hash_ids="refuse")
-    assert {*changed, "sla_e2e_ms", "kv_event_lag_ms"} == {*ReplayOptions.__dataclass_fields__}
+    graph = {"trace_format": "agentic_mooncake", "execution_model": "m", "agentic_lanes": 3}
+    argv = [part for name, value in graph.items() for part in ("--" + name.replace("_", "-"), str(value))]
+    assert run_main(["run", "t.jsonl", *argv]) == 0
+    assert replay.options == ReplayOptions(**graph, surplus_hash_ids="refuse")  # type: ignore[arg-type]
+    assert {*changed, *graph, "sla_e2e_ms", "kv_event_lag_ms"} == {*ReplayOptions.__dataclass_fields__}
 
 
 def test_engine_flags_win_over_the_file(replay: StandIn, tmp_path: Path) -> None:
