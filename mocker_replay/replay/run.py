@@ -22,7 +22,6 @@ from mocker_replay.replay.interrupt import InterruptFlag
 from mocker_replay.replay.result import ReplayResult
 from mocker_replay.replay.sinks import Sinks
 from mocker_replay.trace import TraceFacts, TracePath, TraceSource, open_trace
-from mocker_replay.trace.transforms import transformed
 
 if TYPE_CHECKING:
     from mocker_replay._core.policy import SchedulingPolicy
@@ -186,6 +185,10 @@ def trace_source(trace: TracePath | TraceSource, options: ReplayOptions) -> Trac
         trace_shared_prefix_ratio=options.trace_shared_prefix_ratio,
         trace_num_prefix_groups=options.trace_num_prefix_groups,
     )
+    if not options.transforms:
+        return source
+    from mocker_replay.trace.transforms import transformed
+
     return transformed(source, options.transforms)
 
 

@@ -7,7 +7,7 @@ delivers the rows. Neither keeps rows; both keep one small record per named sess
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -18,9 +18,11 @@ from mocker_replay.trace.faults import FaultList, whole_file_error
 from mocker_replay.trace.line_file import Lines
 from mocker_replay.trace.mooncake_columns import Columns, num_trace_blocks, read_columns
 from mocker_replay.trace.mooncake_row import MooncakeRules
-from mocker_replay.trace.repair import Repaired, repair
 from mocker_replay.trace.sessions import SessionTable
 from mocker_replay.trace.suspicion import Tally, warnings_about
+
+if TYPE_CHECKING:
+    from mocker_replay.trace.repair import Repaired
 
 SCAN_ROWS: Final = 1024
 _ID_END: Final = 2**64
@@ -71,6 +73,8 @@ class MooncakeTrace:
 
     def repaired(self, *, drop: bool = False) -> Repaired:
         """A copy without faults, and what was done to it; see `mocker_replay.trace.repair`."""
+        from mocker_replay.trace.repair import repair
+
         return repair(self._file, self._rules, drop=drop)
 
     def _scan(self) -> TraceFacts:

@@ -1,10 +1,12 @@
 """Open a trace, in a named format or in the one it is in.
 
 Decides which format names exist, checks the reading options and those that a format has no use for. Never reads rows.
+A reader is imported when a trace of its format is opened: a run pays for one of them only.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,9 +16,6 @@ from typing import Final, Protocol, get_args
 from mocker_replay.config.prefix_estimate import ESTIMATE_RULE, NO_SHARING, read_estimate
 from mocker_replay.config.prefix_groups import sharing_fault
 from mocker_replay.errors import TraceError, UsageError
-from mocker_replay.trace.agentic_mooncake import AgenticMooncakeTrace
-from mocker_replay.trace.applied import AppliedRules, AppliedTrace
-from mocker_replay.trace.azure import AzureFormat
 from mocker_replay.trace.base import (
     MAX_TOKENS,
     FailedRows,
@@ -29,25 +28,17 @@ from mocker_replay.trace.base import (
     TraceFacts,
     TraceSource,
 )
-from mocker_replay.trace.block_ids import PrefixEstimate
-from mocker_replay.trace.burstgpt import BurstGptFormat
 from mocker_replay.trace.decompression import TextLimit
 from mocker_replay.trace.detection import AUTO, HEAD_BYTES, detect, hint_for, require_one
-from mocker_replay.trace.dynamo import DynamoRules, DynamoTrace
-from mocker_replay.trace.flat import FlatFormat, FlatRules, FlatTrace
 from mocker_replay.trace.graph import TraceGraph
 from mocker_replay.trace.graph_source import GraphSource
 from mocker_replay.trace.line_file import LineFile, Lines, TracePath
 from mocker_replay.trace.mooncake import MooncakeTrace
 from mocker_replay.trace.mooncake_row import MooncakeRules
-from mocker_replay.trace.parquet import PARQUET_MAGIC, ParquetLines
-from mocker_replay.trace.qwen import BLOCK_SIZE as QWEN_BLOCK_SIZE
-from mocker_replay.trace.qwen import QwenFormat
-from mocker_replay.trace.sglang_bench import SglangBenchFormat
-from mocker_replay.trace.vllm_bench import VllmBenchFormat
-from mocker_replay.trace.weka import WekaTrace
 
+PARQUET_MAGIC: Final = b"PAR1"
 MOONCAKE_BLOCK_SIZE: Final = 512
+QWEN_BLOCK_SIZE: Final = 16
 TABLE_BLOCK_SIZE: Final = 64  # of prompts without hash ids, where any size will do
 MAX_TEXT_GIB: Final = 1 << 20
 _CHOICES: Final = {
@@ -120,12 +111,16 @@ def _opened_mooncake(file: Lines, options: ReadingOptions, *, is_delta: bool) ->
 def _open_agentic(file: Lines, options: ReadingOptions) -> OpenTrace:
     _require_usual(options, "agentic_mooncake", ("timestamp_unit", "missing_timestamps", "missing_hash_ids"))
     _require_no_use(options, "agentic_mooncake", ("estimate_prefix", "failed_rows", *_SHARING, _BASIS))
+    from mocker_replay.trace.agentic_mooncake import AgenticMooncakeTrace
+
     return AgenticMooncakeTrace(file, options.trace_block_size)
 
 
 def _open_dynamo(file: Lines, options: ReadingOptions) -> OpenTrace:
     _require_usual(options, "dynamo", ("timestamp_unit", "missing_timestamps", "missing_hash_ids"))
     _require_no_use(options, "dynamo", ("estimate_prefix", "failed_rows", *_SHARING, _BASIS))
+    from mocker_replay.trace.dynamo import DynamoRules, DynamoTrace
+
     return DynamoTrace(file, DynamoRules(options.trace_block_size, options.surplus_hash_ids))
 
 
@@ -133,6 +128,8 @@ def _open_applied(file: Lines, options: ReadingOptions) -> OpenTrace:
     name = "applied_compute_agentic"
     _require_usual(options, name, ("timestamp_unit", "missing_timestamps", "missing_hash_ids"))
     _require_no_use(options, name, ("estimate_prefix", "failed_rows", _BASIS))
+    from mocker_replay.trace.applied import AppliedRules, AppliedTrace
+
     size = options.trace_block_size
     rules = AppliedRules(
         trace_block_size=MOONCAKE_BLOCK_SIZE if size is None else size,
@@ -150,12 +147,21 @@ def _open_weka(path: TracePath, options: ReadingOptions) -> OpenTrace:
         if len(path) != 1:
             raise UsageError(f"a weka trace is one file or one directory, got {len(path)}")
         path = path[0]
+    from mocker_replay.trace.weka import WekaTrace
+
     basis = options.weka_nested_timestamp_basis or "auto"
     return WekaTrace(path, basis, options.trace_block_size, TextLimit(options.max_text_gib))
 
 
-def _opener_of(form: FlatFormat) -> Opener:
+def _opener_of(name: str) -> Opener:
+    """Of a format that is a table of requests; `_FLAT` says where it is."""
+
     def open_flat(file: Lines, options: ReadingOptions) -> OpenTrace:
+        from mocker_replay.trace.block_ids import PrefixEstimate
+        from mocker_replay.trace.flat import FlatFormat, FlatRules, FlatTrace
+
+        module, of_class = _FLAT[name]
+        form: FlatFormat = getattr(importlib.import_module(f"mocker_replay.trace.{module}"), of_class)()
         useless = [*_SHARING, _BASIS, "estimate_prefix"] if form.has_hash_ids else [*_SHARING, _BASIS]
         useless += [] if form.tells_failures else ["failed_rows"]
         _require_no_use(options, form.name, useless)
@@ -181,9 +187,14 @@ def _opener_of(form: FlatFormat) -> Opener:
     return open_flat
 
 
-_FLAT: Final[tuple[FlatFormat, ...]] = (
-    QwenFormat(), AzureFormat(), BurstGptFormat(), VllmBenchFormat(), SglangBenchFormat(),
-)  # fmt: skip
+# Module and class of each.
+_FLAT: Final = {
+    "qwen": ("qwen", "QwenFormat"),
+    "azure": ("azure", "AzureFormat"),
+    "burstgpt": ("burstgpt", "BurstGptFormat"),
+    "vllm_bench": ("vllm_bench", "VllmBenchFormat"),
+    "sglang_bench": ("sglang_bench", "SglangBenchFormat"),
+}
 # Each format that is built, and how a trace of it is opened.
 OPENERS: Final[dict[str, Opener]] = {
     "mooncake": _open_mooncake,
@@ -193,7 +204,7 @@ OPENERS: Final[dict[str, Opener]] = {
     "agentic-mooncake": _open_agentic,
     "applied_compute_agentic": _open_applied,
     "dynamo": _open_dynamo,
-    **{form.name: _opener_of(form) for form in _FLAT},
+    **{name: _opener_of(name) for name in _FLAT},
 }
 FORMATS: Final = (*OPENERS, WEKA)
 
@@ -291,6 +302,8 @@ def _lines_of(path: TracePath, limit: TextLimit) -> Lines:
     file.close()
     if len(file.paths) > 1 or file.path == "-":
         raise UsageError(f"{file.shown_path}: a Parquet file is read alone, and not from standard input")
+    from mocker_replay.trace.parquet import ParquetLines
+
     return ParquetLines(file.path, limit)
 
 

@@ -23,7 +23,6 @@ from mocker_replay.trace.detection import TABLES
 from mocker_replay.trace.faults import whole_file_error
 from mocker_replay.trace.line_file import LineBlock
 
-PARQUET_MAGIC: Final = b"PAR1"
 _BATCH_ROWS: Final = 1024
 
 

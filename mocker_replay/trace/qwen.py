@@ -20,7 +20,6 @@ from mocker_replay.trace.flat import FlatColumns, FlatRules, rows, unknown_text
 from mocker_replay.trace.json_rows import read_object
 from mocker_replay.trace.line_file import Lines, place_of
 
-BLOCK_SIZE: Final = 16
 ROOT: Final = -1  # the parent of a chat that has none
 FIELDS: Final = (
     "chat_id", "parent_chat_id", "timestamp", "input_length", "output_length", "type", "turn", "hash_ids",
