@@ -27,6 +27,8 @@ TIMESTAMP_UNITS: Final[tuple[str, ...]] = get_args(TimestampUnit)
 MAX_TOKENS: Final = 2**31 - 1
 # Blocks of all prompts of a trace that is kept whole: a gibibyte of identities.
 MAX_PROMPT_BLOCKS: Final = 2**27
+# Of a graph of requests: streams that run side by side can need quadratically many.
+MAX_EDGES: Final = 2**22
 
 Float64s = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from blake3 import blake3
 
-from mocker_replay.trace.base import MAX_PROMPT_BLOCKS, NestedTimestampBasis, TraceFacts
+from mocker_replay.trace.base import MAX_EDGES, MAX_PROMPT_BLOCKS, NestedTimestampBasis, TraceFacts
 from mocker_replay.trace.decompression import TextLimit
 from mocker_replay.trace.faults import FaultList, joined, whole_file_error
 from mocker_replay.trace.graph import TraceGraph
@@ -24,6 +24,7 @@ from mocker_replay.trace.graph_parts import GraphParts
 from mocker_replay.trace.graph_source import GraphTrace, facts_of_graph
 from mocker_replay.trace.json_objects import ObjectSplitter
 from mocker_replay.trace.line_file import LineFile
+from mocker_replay.trace.weka_edges import TooManyEdges
 from mocker_replay.trace.weka_files import WekaFile, weka_files
 from mocker_replay.trace.weka_lowering import BlockIds, WekaAgent, WekaPlay, add_play
 from mocker_replay.trace.weka_object import read_object
@@ -72,8 +73,15 @@ class WekaTrace(GraphTrace):
             raise joined(lists).error()
         basis = _resolved([play for _, play in plays]) if self._basis == "auto" else self._basis
         parts, blocks = GraphParts(), BlockIds()
-        for _, play in plays:
-            add_play(parts, play, blocks, is_relative=basis == "relative")
+        num_edges = 0
+        for faults, play in plays:
+            try:
+                num_edges += add_play(parts, play, blocks, is_relative=basis == "relative")
+            except TooManyEdges:
+                num_edges = MAX_EDGES + 1
+            if num_edges > MAX_EDGES:
+                rule = f"must not need more than {MAX_EDGES} edges, with those before it: its streams overlap too much"
+                raise whole_file_error(faults.file, rule, play.line)
         graph = parts.graph(plays[0][1].block_size)
         self._check_graph(graph)
         digest = hasher.hexdigest()

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from mocker_replay.trace.base import MAX_EDGES
 from mocker_replay.trace.graph import Relation, Trigger
 from mocker_replay.trace.weka_streams import EPSILON_S, NO_REQUEST, Stream
 
@@ -38,6 +39,10 @@ class PlayRequests:
     names: Sequence[str]  # tells requests of the same times apart: the last by name counts as the latest
 
 
+class TooManyEdges(Exception):
+    """A play needs more than a trace may have."""
+
+
 @dataclass(slots=True)
 class Edges:
     """Edges of a play as columns; of several with the same ends, trigger and relation only the first is kept."""
@@ -52,6 +57,8 @@ class Edges:
     def add(self, source: int, target: int, trigger: Trigger, relation: Relation, delay_s: float) -> None:
         key = (source, target, trigger, relation)
         if key not in self._known:
+            if len(self._known) == MAX_EDGES:
+                raise TooManyEdges
             self._known.add(key)
             self.source.append(source)
             self.target.append(target)

@@ -93,11 +93,14 @@ class BlockIds:
         return known
 
 
-def add_play(parts: GraphParts, play: WekaPlay, blocks: BlockIds, *, is_relative: bool) -> None:
-    """Lower a play and put it behind those before it.
+def add_play(parts: GraphParts, play: WekaPlay, blocks: BlockIds, *, is_relative: bool) -> int:
+    """Lower a play and put it behind those before it; how many edges it has.
 
     Args:
         is_relative: times of sub-agents count from their own start.
+
+    Raises:
+        TooManyEdges: more than a trace may have.
     """
     prefix = f"weka:{blake3(play.source.encode()).hexdigest()[:_DIGEST_CHARS]}"
     requests = play.requests
@@ -125,6 +128,7 @@ def add_play(parts: GraphParts, play: WekaPlay, blocks: BlockIds, *, is_relative
         for number, request in enumerate(requests)
     ]
     parts.add(f"{prefix}:play:{play.play_id}", rows, _graph_edges(edges))
+    return len(edges.source)
 
 
 def _request_id(prefix: str, request: WekaRequest) -> str:

@@ -186,3 +186,17 @@ def test_block_sizes_agree(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(json.dumps(PLAY) + "\n" + json.dumps(PLAY | {"block_size": 32}))
     assert [(f.line, f.field) for f in faults_of(tmp_path / "a.jsonl")] == [(2, "block_size")]
     assert [f.line for f in faults_of(tmp_path / "a.jsonl", trace_block_size=16)] == [1, 2]
+
+
+@pytest.mark.parametrize("num_plays", [1, 2])
+def test_edges_have_a_limit(num_plays: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within one play, and over all of them."""
+    from mocker_replay.trace import weka, weka_edges
+
+    path = tmp_path / "trace.jsonl"
+    path.write_text("\n".join([json.dumps(PLAY)] * num_plays))
+    num_edges = len(graph_of(path).edge_source)
+    for module in (weka, weka_edges):
+        monkeypatch.setattr(module, "MAX_EDGES", num_edges - 1)
+    (fault,) = faults_of(path)
+    assert (fault.line, fault.rule.partition(",")[0]) == (num_plays, f"must not need more than {num_edges - 1} edges")
