@@ -139,7 +139,7 @@ def test_a_stream_of_objects_is_cut_as_a_parser_cuts_it(
     splitter = ObjectSplitter()
     found = []
     for first in range(0, len(lines), lines_a_block):
-        found += splitter.feed(LineBlock(first + 1, lines[first : first + lines_a_block]))
+        found += splitter.feed(LineBlock(first + 1, b"\n".join(lines[first : first + lines_a_block])))
     assert splitter.finish() is None
     assert [json.loads(part) for _, part in found] == objects[: len(gaps) - 1]
     for line, part in found:
