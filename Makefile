@@ -18,7 +18,7 @@ DEMO_TRACE ?= traces/chat-shared-prefix.jsonl
 # Requirements stand in pyproject.toml alone; this prints one list of them, quoted for the shell.
 REQUIREMENTS = $(PY) -c 'import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print(*(repr(r) for r in eval(sys.argv[1], {"p": p})))'
 
-.PHONY: help venv build demo test goldens debug lint types bench peer fuzz-peer fuzz-readers golden-update dist clean
+.PHONY: help venv build demo test goldens debug lint types bench instructions instructions-update peer fuzz-peer fuzz-readers golden-update dist clean
 
 help:
 	@echo "demo           build, install and replay a shipped trace, with its summary on the screen"
@@ -27,6 +27,8 @@ help:
 	@echo "lint, types    style of Python and Cython; types and stubs"
 	@echo "debug          the tests against a build with all checks on"
 	@echo "bench          benchmarks, release build only"
+	@echo "instructions   count instructions of hot paths with valgrind; fails 5 % above the stored figures"
+	@echo "instructions-update  store the counts anew, with the compiler they were made with"
 	@echo "fuzz-peer      compare CASES=5000 random cases with the reference (installs it beside)"
 	@echo "fuzz-readers   random bytes for every reader of traces, for SECONDS=900 (installs atheris)"
 	@echo "peer           the reference in .venv-peer, for the tests that ask it (MR_PEER_PYTHON)"
@@ -87,6 +89,12 @@ types: build $(VENV)/.lint
 
 bench: build
 	$(PY) -m pytest tests/bench -m bench --benchmark-enable
+
+instructions: build
+	$(PY) benchmarks/instructions.py --check
+
+instructions-update: build
+	$(PY) benchmarks/instructions.py --update
 
 # The reference wheel in an environment of its own, for the tests that ask it.
 ifdef MR_PEER_PYTHON
