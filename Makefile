@@ -29,6 +29,7 @@ help:
 	@echo "bench          benchmarks, release build only"
 	@echo "instructions   count instructions of hot paths with valgrind; fails 5 % above the stored figures"
 	@echo "instructions-update  store the counts anew, with the compiler they were made with"
+	@echo "bench-peer     race the reference on TRACE=FILE, every target of docs/performance.md"
 	@echo "fuzz-peer      compare CASES=5000 random cases with the reference (installs it beside)"
 	@echo "fuzz-readers   random bytes for every reader of traces, for SECONDS=900 (installs atheris)"
 	@echo "peer           the reference in .venv-peer, for the tests that ask it (MR_PEER_PYTHON)"
@@ -107,6 +108,10 @@ $(PEER): $(PY)
 endif
 
 peer: $(PEER)
+
+# TRACE is the public conversation trace of Mooncake.
+bench-peer: build $(PEER)
+	MR_PEER_PYTHON=$(PEER) $(PY) benchmarks/peer.py $(TRACE)
 
 fuzz-peer: build $(PEER)
 	MR_PEER_PYTHON=$(PEER) $(PY) -m tests.fuzz.peer --cases $(CASES) --seed $(SEED)
