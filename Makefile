@@ -18,7 +18,7 @@ DEMO_TRACE ?= traces/chat-shared-prefix.jsonl
 # Requirements stand in pyproject.toml alone; this prints one list of them, quoted for the shell.
 REQUIREMENTS = $(PY) -c 'import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print(*(repr(r) for r in eval(sys.argv[1], {"p": p})))'
 
-.PHONY: help venv build demo test goldens debug lint types bench instructions instructions-update peer fuzz-peer fuzz-readers golden-update dist clean
+.PHONY: help venv build demo test goldens debug lint types bench bench-peer instructions instructions-update peer fuzz-peer fuzz-readers golden-update dist clean
 
 help:
 	@echo "demo           build, install and replay a shipped trace, with its summary on the screen"
