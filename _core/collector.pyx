@@ -17,6 +17,7 @@ from .event_buffer cimport (
     EV_HANDOFF,
     EV_PASS_END,
     EV_PREEMPTION,
+    EV_QUIET_PASS,
     EV_RANK_END,
     EV_RESUMED,
     EV_SECOND_TOKEN,
@@ -120,6 +121,9 @@ cdef class Collector:
             event = &records[i]
             if event.kind == EV_RANK_END:
                 self._end_rank_pass(event)
+            elif event.kind == EV_QUIET_PASS:
+                self._end_rank_pass(event)
+                self._totals.passes += 1
             elif event.kind == EV_FIRST_TOKEN:
                 self._begin_output(event)
             elif event.kind == EV_SECOND_TOKEN:

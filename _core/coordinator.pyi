@@ -23,6 +23,7 @@ class Action(NamedTuple):
     delay_ms: float = 0.0
 
 def transfer_delay_ms(timing: Timing, missing_tokens: int, fallback_ms: float = 0.0) -> float: ...
+
 @final
 class Coordinator:
     handoff_id: UUID

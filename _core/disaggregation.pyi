@@ -1,5 +1,7 @@
 from typing import final
 
+from .coordinator import MODE_NAMES as MODE_NAMES
+from .coordinator import ORDER_NAMES as ORDER_NAMES
 from .event_buffer import EventBuffer
 
 @final

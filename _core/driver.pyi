@@ -1,12 +1,11 @@
 from typing import NamedTuple, final
 
-from .driver_words import PHASE_NAMES as PHASE_NAMES
-from .driver_words import STATUS_TEXTS as STATUS_TEXTS
-from .driver_words import STIMULUS_NAMES as STIMULUS_NAMES
 from .engine import Engine
 from .event_buffer import EventBuffer
 from .lanes import Command
-
+from .stimulus_names import PHASE_NAMES as PHASE_NAMES
+from .stimulus_names import STATUS_TEXTS as STATUS_TEXTS
+from .stimulus_names import STIMULUS_NAMES as STIMULUS_NAMES
 
 class DriverMisuse(RuntimeError): ...
 

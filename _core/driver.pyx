@@ -19,12 +19,13 @@ from .event_buffer cimport (
     CMD_CANCEL, CMD_IN_PASS, CMD_RESERVE_DESTINATION, CMD_SUBMIT, CMD_SUBMIT_PREFILL, CMD_SUPPRESSED, EV_COMMAND, Event,
 )
 from .lanes cimport lane_count, lane_find, lane_free, lane_pop, lane_push, pack_command, push_cancel_behind, result_of
+from .stimulus_names cimport wanted_names
 from .time_rules cimport internal_time, pass_start
 from .types cimport APPLY_ACTIVE
 
 from typing import NamedTuple
 
-from .driver_words import PHASE_NAMES, STATUS_TEXTS, STIMULUS_NAMES
+from .stimulus_names import PHASE_NAMES, STATUS_TEXTS, STIMULUS_NAMES
 from .types import CommandError, LivelockError
 
 cdef enum:
@@ -448,6 +449,22 @@ cdef class Machine:
             else:
                 return 0
 
+    cdef bint pass_quietly(self) except -1 nogil:
+        """The transitions from one pass end to the next pass in flight, at the reading of that end, taken at once when
+        nobody has anything to say in between (Engine.pass_quietly); False: nothing changed."""
+        cdef double end_ms = self.pass_end_ms
+        if (self.phase != PHASE_IN_PASS or self.publishing or self.cancelled or self.zero_duration
+                or self.deferred.count > 0 or self.cancel_lane.count > 0 or self.command_lane.count > 0
+                or self.engine.next_internal_deadline() < INFINITY):
+            return False
+        if not self.engine.pass_quietly(self.out):
+            return False
+        self._advance_clock(end_ms)
+        self.pass_end_ms = self.carried_ms = self.engine.pass_end_ms
+        self.accepting = True
+        self.overdue_cancels = self.idle_passes = 0
+        return True
+
     def advance(self, double now_ms, double until_ms):
         """Bulk move: take every transition due from `now_ms` to `until_ms` (INFINITY: all), boundaries finished at once.
 
@@ -559,11 +576,7 @@ cdef class Machine:
 
     def wants(self):
         """Names of the stimuli that may come next; the first one that is there must be taken."""
-        cdef uint64_t mask = self.wants_mask()
-        wanted = _wanted.get(mask)
-        if wanted is None:
-            wanted = _wanted[mask] = _in_order(mask)
-        return wanted
+        return wanted_names(self.wants_mask())
 
     @property
     def phase_name(self):
@@ -572,23 +585,6 @@ cdef class Machine:
 
 
 cdef dict _stimulus_codes = {name: code for code, name in enumerate(STIMULUS_NAMES)}
-cdef dict _wanted = {}                   # of wants_mask: the names in order; some twenty entries
-
-
-cdef tuple _in_order(uint64_t mask):
-    """Names of wanted stimuli in order of priority; Idle alone wants internal work and no pass end."""
-    if mask >> ST_PUBLISHED & 1:
-        # A publication that can proceed does; a lane without reader is no error to a driver that is being stopped.
-        order = (ST_PUBLISHED, ST_CANCEL, ST_PUBLISH_CLOSED)
-    elif mask >> ST_LANE_COUNTS & 1:
-        order = (ST_LANE_COUNTS, ST_CANCEL_ITEM, ST_COMMAND_ITEM)
-    elif mask >> ST_INTERNAL_TIMER & 1 and not mask >> ST_PASS_TIMER & 1:
-        order = (ST_CANCEL, ST_CANCEL_ITEM, ST_CANCELS_CLOSED, ST_COMMAND_ITEM, ST_COMMANDS_CLOSED, ST_INTERNAL_TIMER)
-    else:
-        order = (ST_CANCEL, ST_CANCEL_ITEM, ST_CANCELS_CLOSED, ST_PASS_TIMER, ST_INTERNAL_TIMER, ST_COMMAND_ITEM,
-                 ST_COMMANDS_CLOSED, ST_LANE_EMPTY, ST_BOUNDARY_APPLY, ST_BOUNDARY_FINISH,
-                 ST_BOUNDARY_DROPPED, ST_YIELDED, ST_GO)
-    return tuple([STIMULUS_NAMES[stimulus] for stimulus in order if mask >> stimulus & 1])
 
 
 cdef int _check_command(int stimulus, object command) except -1:

@@ -144,6 +144,23 @@ cdef class Engine:
             self.settle()
         return 0
 
+    cdef bint pass_quietly(self, EventBuffer out) except -1 nogil:
+        """Complete the pass in flight and start the next one at its end, if both are quiet (Scheduler.pass_quietly); False:
+        nothing changed. Only a single rank, whose group it is, passes quietly."""
+        if self.dp_size != 1 or self.poisoned or not self.in_pass:
+            return False
+        self.poisoned = True
+        if (<Scheduler>self.ranks[0]).pass_quietly(self.pass_end_ms, out):
+            self.pass_id += 1
+            self.wave += 1
+            self.pass_effect_free = False
+            self.pass_start_ms = self.pass_end_ms
+            self.pass_end_ms = _rank_end(<Scheduler>self.ranks[0])
+            self.poisoned = False
+            return True
+        self.poisoned = False
+        return False
+
     cdef int settle(self) noexcept nogil:
         """Start the cadence anew when nothing is left."""
         if not self.in_pass and self.drained():

@@ -4,7 +4,8 @@ from libc.stdint cimport int32_t, int64_t
 
 cdef enum EventKind:
     # Requests. `request` is the ordinal of the trace row (from 0).
-    EV_ARRIVAL = 0        # a=input_tokens b=requested output tokens c=session ordinal (-1 none) d=turn e=priority x=deadline from arrival on [ms], NaN none
+    EV_ARRIVAL = 0        # a=input_tokens b=requested output tokens c=session ordinal (-1 none) d=turn e=priority
+                          # f=1 + play of a graph, 0 none x=deadline from arrival on [ms], NaN none
     EV_COMMAND = 1        # a=CommandKind b=CommandResult c=CommandFlag bits d=command_id
     EV_GAUGES = 2         # a=active_blocks b=inactive_blocks c=running d=waiting e=1 when taken in mid-pass for telemetry only
     # A pass starts: PASS_START, then per executed rank RANK_START with its PREEMPTION, ADMISSION,
@@ -36,7 +37,8 @@ cdef enum EventKind:
     EV_DECISION = 22      # of a policy, where it departs from first come, first served: a=Decision b=the request that would
                           # have been chosen (-1 none) e=token budget f=length of the reason c,d=words: its text.
                           # Placement: b=worker e=rank of round robin
-    EV_HANDOFF = 23       # a=HandoffStage b=tokens (prompt; destination reserved, transfer started: those the destination lacks or
+    EV_QUIET_PASS = 23    # in the place of all records of a rank's pass that ended, where nobody reads passes: as EV_RANK_END
+    EV_HANDOFF = 24       # a=HandoffStage b=tokens (prompt; destination reserved, transfer started: those the destination lacks or
                           # those that are charged; destination cancelled: generated) f=handoff x=end of the transfer [ms]
 
 

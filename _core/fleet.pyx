@@ -15,14 +15,15 @@ of no length end inside their worker's turn, and that a sample belongs to the fi
 """
 cimport cython
 from libc.math cimport INFINITY, NAN, isfinite
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport free, malloc
 
-from .arrivals cimport Arrival, Arrivals, push_request
+from .arrivals cimport Arrival
+from .cancellations cimport Leaving
 from .disaggregation cimport Disaggregation
 from .driver cimport PHASE_IDLE, PHASE_IN_PASS, Machine
-from .event_buffer cimport CMD_SUBMIT, EV_ARRIVAL, EV_CUT, EV_TERMINAL, Event
+from .event_buffer cimport CMD_SUBMIT, EV_CUT, EventBuffer
+from .intake cimport Intake
 from .lanes cimport Envelope, lane_pop, make_cancel
-from .policy cimport DECIDE_PLACEMENT, record_decision
 
 from .arrivals import Handed
 
@@ -62,7 +63,7 @@ cdef inline int _publish_cuts(Machine machine, EventBuffer out, double now_ms) e
 
 
 @cython.final
-cdef class Fleet:
+cdef class Fleet(Intake):
     """Machines of one replay, workers in id order; all publish into one EventBuffer.
 
     Args:
@@ -76,69 +77,39 @@ cdef class Fleet:
             `moving_worker`, which is to run at reading `now_ms` until it has to wait (`hold_boundary`: at a pass boundary,
             too); "place" for every row that is due, taken with `take_next`; "cancel" for every client that leaves,
             taken with `take_cancel`. Shells that run freely call `note_now` in place of `advance`.
+        quiet: nobody reads the records of passes or gauges. Passes in which nothing but steady decode happens then leave
+            one QUIET_PASS record each, which says what a collector has to know. Not with handoffs, which may be due
+            in between.
         handoffs: the first workers prefill, the others decode, and this brings requests from one to the other.
     """
 
     def __cinit__(self, machines, EventBuffer out not None, *, bint telemetry=False, bint wake_on_end=False,
-                  bint external_placement=False, bint external=False, Disaggregation handoffs=None):
+                  bint external_placement=False, bint external=False, bint quiet=False, Disaggregation handoffs=None):
         cdef Py_ssize_t i
         self.machines = tuple(machines)
-        self.num_workers = <int32_t>len(self.machines)
-        if self.num_workers == 0:
+        if not self.machines:
             raise ValueError("num_workers must be positive")
         self.out = out
         self.telemetry, self.wake_on_end = telemetry, wake_on_end
         self.external_placement, self.external = external_placement, external
         self.handoffs, self.disaggregated = handoffs, handoffs is not None
-        self.arrivals = Arrivals()
-        self.leaving = Cancellations()
+        self.quiet = quiet and not telemetry and not external and not self.disaggregated
         self.moving_worker = -1
-        self.horizon_ms = 0.0
         self.first_round = True
         self.sample_ms = INFINITY
-        self.workers = <PyObject**>malloc(self.num_workers * sizeof(PyObject*))
-        self.next_rank = <int64_t*>calloc(self.num_workers, sizeof(int64_t))
-        if self.workers is NULL or self.next_rank is NULL:
+        self.workers = <PyObject**>malloc(len(self.machines) * sizeof(PyObject*))
+        if self.workers is NULL:
             raise MemoryError("fleet")
-        for i in range(self.num_workers):
+        for i in range(len(self.machines)):
             if not isinstance(self.machines[i], Machine):
                 raise TypeError(f"worker {i} is no Machine")
             self.workers[i] = <PyObject*>self.machines[i]
-        self.dp_size = self.machines[0].engine.dp_size
+        self.open_turns(<int32_t>len(self.machines), self.machines[0].engine.dp_size)
         if self.disaggregated:
             self.handoffs.take_machines(self.machines, self.out, external or external_placement)
 
     def __dealloc__(self):
         free(self.workers)
-        free(self.next_rank)
-        free(self.ended.items)
-
-    # -- rows -------------------------------------------------------------------------------------
-
-    def push_rows(self, double[::1] due_ms, int32_t[::1] request, int64_t[::1] order, int64_t[::1] turn,
-                  int64_t[::1] session, int64_t[::1] input_tokens, int64_t[::1] output_tokens,
-                  int64_t[::1] hash_offsets, uint64_t[::1] hash_ids, double[::1] cancel_after_ms=None,
-                  int64_t[::1] priority=None, double[::1] deadline_after_ms=None):
-        """Hand rows over, in any order; each enters at its time.
-
-        Args:
-            due_ms: (n,) arrival times on the run's clock [ms], none before `now_ms`.
-            request: (n,) trace row ordinals. order, turn: (n,) total order at one instant.
-            session: (n,) session ordinals to report, -1 = none. input_tokens, output_tokens: (n,) lengths.
-            hash_offsets: (n + 1,) row i owns hash_ids[hash_offsets[i]:hash_offsets[i + 1]].
-            cancel_after_ms: (n,) patience of each client from its arrival on [ms], INFINITY = it stays; None: all stay.
-            priority: (n,) for the policy, lower goes first; None: all 0.
-            deadline_after_ms: (n,) when the answer is wanted, from the arrival on [ms], INFINITY = nobody said; None: all.
-
-        Raises:
-            ValueError: columns that do not fit each other, or a time that is none; nothing was handed over.
-        """
-        self.arrivals.push_columns(due_ms, request, order, turn, session, input_tokens, output_tokens, hash_offsets, hash_ids,
-                                   cancel_after_ms, priority, deadline_after_ms)
-
-    def set_horizon(self, double horizon_ms):
-        """All rows due before `horizon_ms` have been handed over; INFINITY: all there are."""
-        self.horizon_ms = horizon_ms
 
     def set_sample(self, double sample_ms):
         """Time of the next telemetry sample; INFINITY: none."""
@@ -160,57 +131,24 @@ cdef class Fleet:
             status = self.run(until_ms, max_records)
         return STATUS_NAMES[status]
 
-    def next_arrival(self):
-        """The row to place, after "place": (request, input tokens, hash ids)."""
-        cdef int64_t i
-        cdef Arrival* arrival = &self.arrivals.heap[0]
-        return arrival.request, arrival.n_in, [arrival.hash_ids[i] for i in range(arrival.num_hash_ids)]
-
-    def next_terms(self):
-        """What else is known of that row: (output tokens, priority, deadline [ms], inf if nobody said, arrival [ms])."""
-        cdef Arrival* arrival = &self.arrivals.heap[0]
-        return arrival.n_out, arrival.priority, arrival.due_ms + arrival.deadline_after_ms, arrival.due_ms
-
     def place_next(self, int32_t worker, int32_t rank, bytes reason=None):
         """Answer to "place".
 
         Args:
+            worker, rank: where the row goes; both -1: round robin.
             reason: the choice is a policy's, and recorded with this reason where round robin would have chosen otherwise.
 
         Raises:
             ValueError: no such worker or rank, or nothing is due.
         """
-        if not (0 <= worker < self.num_workers and 0 <= rank < self.dp_size):
-            raise ValueError(f"no worker {worker} with rank {rank}")
         self._check_row_due()
         if self.external:
             raise ValueError("an external fleet hands rows over by take_next")
+        self._settle(&worker, &rank)
         cdef Arrival arrival = self.arrivals.heap[0]
         self.place(worker, rank)
         if reason is not None:
             self._tell_placement(arrival.due_ms, arrival.request, worker, rank, reason)
-
-    cdef int _tell_placement(self, double at_ms, int32_t request, int32_t worker, int32_t rank, bytes reason) except -1:
-        """Record a placement that is not that of round robin, which goes on as if it had placed all rows."""
-        cdef int32_t usual_worker, usual_rank
-        self.choose(&usual_worker, &usual_rank)
-        self.count_turn(usual_worker, usual_rank)
-        if worker == usual_worker and rank == usual_rank:
-            return 0
-        return record_decision(self.out, at_ms, worker, rank, request, DECIDE_PLACEMENT, usual_worker, usual_rank,
-                               reason)
-
-    def _check_row_due(self):
-        if self.arrivals.next_due() > self.now_ms:
-            raise ValueError("no row is due")
-
-    def ended_requests(self):
-        """Requests that ended since the last call, in order: workers, then ranks, then positions."""
-        cdef int64_t i
-        self.find_ends()
-        ended = [self.ended.items[i] for i in range(self.ended.count)]
-        self.ended.count = 0
-        return ended
 
     def clear_events(self):
         """The caller has read the events: forget them."""
@@ -238,13 +176,6 @@ cdef class Fleet:
 
     # -- moves of the caller's own ----------------------------------------------------------------
 
-    @property
-    def next_place(self):
-        """(worker, rank) the fleet's own round robin gives the next row."""
-        cdef int32_t worker, rank
-        self.choose(&worker, &rank)
-        return worker, rank
-
     def take_next(self, int32_t worker=-1, int32_t rank=-1, double at_ms=NAN, int64_t queued=0, bytes reason=None):
         """Answer to "place" of an external fleet: the row that is due arrives, and is the caller's.
 
@@ -261,20 +192,15 @@ cdef class Fleet:
         cdef int64_t i
         self._check_external()
         self._check_row_due()
-        if worker == -1 and rank == -1:
-            self.choose(&worker, &rank)
-            self.count_turn(worker, rank)
-        elif not (0 <= worker < self.num_workers and 0 <= rank < self.dp_size):
-            raise ValueError(f"no worker {worker} with rank {rank}")
         if at_ms == at_ms and not 0.0 <= at_ms < INFINITY:
             raise ValueError(f"a row cannot arrive at {at_ms} ms")
+        self._settle(&worker, &rank)
         self.arrivals.pop(&arrival)
         try:
             hash_ids = tuple([arrival.hash_ids[i] for i in range(arrival.num_hash_ids)])
         finally:
             free(arrival.hash_ids)
-        if at_ms != at_ms:
-            at_ms = arrival.due_ms
+        at_ms = arrival.due_ms if at_ms != at_ms else at_ms
         self.arrive(&arrival, at_ms, worker, rank, -1)
         if reason is not None:
             self._tell_placement(at_ms, arrival.request, worker, rank, reason)
@@ -324,16 +250,6 @@ cdef class Fleet:
         return min(self.arrivals.next_due(), self.leaving.next_due())
 
     @property
-    def next_row_ms(self):
-        """When the next row is due [ms]; inf when none is known."""
-        return self.arrivals.next_due()
-
-    @property
-    def needs_rows(self):
-        """The next row may be one that was not handed over yet."""
-        return self.horizon_ms < INFINITY and self.arrivals.next_due() >= self.horizon_ms
-
-    @property
     def next_instant_ms(self):
         """When anything but a sample happens next [ms]; inf when nothing does."""
         self.find_ends()
@@ -349,6 +265,8 @@ cdef class Fleet:
         cdef int status
         while True:
             if self.stage == STAGE_PICK:
+                if self.quiet:
+                    self.pass_quietly(until_ms, max_records)
                 if self.out.count >= max_records:
                     return FLEET_FULL
                 at = self.next_instant()
@@ -430,10 +348,28 @@ cdef class Fleet:
                 return True
         return False
 
-    cdef bint tell_ends(self) except -1 nogil:
-        """Whether requests ended that the workload waits for."""
-        self.find_ends()
-        return self.ended.count > 0
+    cdef int pass_quietly(self, double until_ms, Py_ssize_t max_records) except -1 nogil:
+        """Take instants at which one machine's pass ends and the next starts, and nothing else is due to happen."""
+        cdef double before_ms = min(min(self.arrivals.next_due(), self.leaving.next_due()),
+                                    min(self.sample_ms, self.horizon_ms))
+        cdef double first_ms, second_ms, at
+        cdef int32_t i
+        cdef int32_t worker = 0
+        while self.out.count < max_records:
+            first_ms = second_ms = INFINITY
+            for i in range(self.num_workers):
+                at = _deadline(<Machine>self.workers[i])
+                if at < first_ms:
+                    first_ms, second_ms, worker = at, first_ms, i
+                elif at < second_ms:
+                    second_ms = at
+            if not first_ms < min(before_ms, second_ms) or first_ms > until_ms:
+                break
+            if not (<Machine>self.workers[worker]).pass_quietly():
+                break
+            self.now_ms = max(self.now_ms, first_ms)
+            self._note_event()
+        return 0
 
     cdef double next_instant(self) noexcept nogil:
         """Next time at which anything but a sample happens [ms]; INFINITY when nothing does."""
@@ -495,35 +431,6 @@ cdef class Fleet:
                 self.cancel(&gone)
         return 0
 
-    cdef int choose(self, int32_t* worker, int32_t* rank) noexcept nogil:
-        """Round robin over workers, then over the ranks of the worker."""
-        worker[0] = <int32_t>(self.next_worker % self.num_workers)
-        rank[0] = <int32_t>(self.next_rank[worker[0]] % self.dp_size)
-        return 0
-
-    cdef int count_turn(self, int32_t worker, int32_t rank) noexcept nogil:
-        """A request that is then rejected has used its turn."""
-        self.next_worker = worker + 1
-        self.next_rank[worker] = rank + 1
-        return 0
-
-    cdef int arrive(self, Arrival* arrival, double at_ms, int32_t worker, int32_t rank,
-                    int64_t command_id) except -1 nogil:
-        """Record an arrival, and that its client will leave if it is one of those."""
-        cdef Leaving leaving
-        cdef Event* event = self.out.emplace(EV_ARRIVAL, at_ms, worker, rank, arrival.request)
-        event.a, event.b, event.c, event.d = arrival.n_in, arrival.n_out, arrival.session, arrival.turn
-        event.e = arrival.priority
-        if arrival.deadline_after_ms < INFINITY:
-            event.x = arrival.deadline_after_ms
-        self.num_arrived += 1
-        leaving.due_ms = at_ms + arrival.cancel_after_ms
-        if leaving.due_ms < INFINITY:
-            leaving.order, leaving.turn, leaving.command_id = arrival.order, arrival.turn, command_id
-            leaving.request, leaving.worker, leaving.rank = arrival.request, worker, rank
-            self.leaving.add(&leaving)
-        return 0
-
     cdef int cancel(self, Leaving* leaving) except -1 nogil:
         """A client leaves. Its cancellation waits for admission: it follows a submission that was not applied yet."""
         cdef Envelope envelope
@@ -579,16 +486,4 @@ cdef class Fleet:
         for i in range(self.num_workers):
             if _wants_run(<Machine>self.workers[i]):
                 (<Machine>self.workers[i]).pump(self.now_ms, True, True, True)
-        return 0
-
-    cdef int find_ends(self) except -1 nogil:
-        """Note the requests that ended since the last look; the records may be cleared afterwards."""
-        if not self.wake_on_end and self.leaving.count == 0:
-            return 0
-        while self.scanned < self.out.count:
-            if self.out.records[self.scanned].kind == EV_TERMINAL:
-                self.leaving.drop(self.out.records[self.scanned].request)
-                if self.wake_on_end:
-                    push_request(&self.ended, self.out.records[self.scanned].request)
-            self.scanned += 1
         return 0

@@ -157,7 +157,8 @@ cdef class HandoffScheduler(PolicyScheduler):
     cdef int reserve(self, Envelope* envelope, double now_ms, bint in_pass, EventBuffer out) except -1 nogil:
         """Accept a destination at the end of the line; outside of a pass the head of the line is tried then."""
         cdef int32_t slot
-        if (envelope.n_in < 0 or envelope.n_out < 0 or not self.covers(envelope.n_in, envelope.num_hash_ids)):
+        if (envelope.n_in < 0 or envelope.n_out < 0
+                or not self.covers(envelope.n_in, envelope.n_out, envelope.num_hash_ids)):
             return APPLY_BAD_PROMPT
         if self.requests.find(envelope.request) != NONE or self.handoffs.find(envelope.handoff) != NONE:
             return APPLY_ACTIVE

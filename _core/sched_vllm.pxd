@@ -30,7 +30,6 @@ cdef class VllmScheduler(HandoffScheduler):
     cdef double accept_rates[MAX_DRAFTS]
     cdef ChaCha12 sampler
     # The pass being executed.
-    cdef bint preempted
     cdef int64_t num_rejected
     cdef int32_t* rejected               # (2 * rejected_capacity,) pairs (slot, reason) of this pass, owned
     cdef int64_t rejected_capacity
@@ -39,7 +38,6 @@ cdef class VllmScheduler(HandoffScheduler):
     cdef int64_t* excess                 # (ready_capacity,) drafts accepted beyond them, owned
     cdef int64_t num_ready
     cdef int64_t ready_capacity
-    cdef bint capacity_bound             # the waiting queue was not empty after the last full pass
 
     cdef int run_running(self, bint defer_prefill) except -1 nogil
     cdef int run_waiting(self, bint defer_prefill) except -1 nogil
@@ -52,10 +50,8 @@ cdef class VllmScheduler(HandoffScheduler):
     cdef int _leave_running(self, int32_t slot, int32_t status, int32_t reason, int64_t needed, int64_t available) except -1 nogil
     cdef int collect_ready(self) except -1 nogil
     cdef int finish_tokens(self, double prefill_end_ms) except -1 nogil
-    cdef int _end_steady(self) except -1 nogil
     cdef int finish_bursts(self, double prefill_end_ms) except -1 nogil
     cdef int64_t set_aside(self) except -1 nogil
     cdef int fail_hopeless_bursts(self) except -1 nogil
     cdef int64_t sample(self) noexcept nogil
     cdef int diagnose(self) except -1 nogil
-    cdef int32_t completion_reason(self, Request* request) noexcept nogil

@@ -30,6 +30,7 @@ class VllmScheduler(HandoffScheduler):
         asks_prompt_tokens: bool = False,
         policy: SchedulingPolicy | None = None,
         calendar: bool = True,
+        knows_outputs: bool = False,
         free_prefill: bool = False,
         free_decode: bool = False,
     ) -> None: ...

@@ -16,8 +16,8 @@ from libc.string cimport memmove
 from .block_pool cimport POOL_OK, BlockPool
 from .chacha cimport chacha_next_u64, chacha_seed
 from .event_buffer cimport (
-    EV_ADMISSION, EV_CUT, EV_PREEMPTION, EV_PREFILL, EV_RANK_START, REASON_BURST_OVER_POOL, REASON_GROWTH_OVER_POOL,
-    REASON_MODEL_LEN, REASON_OUTPUT_LENGTH, REASON_PROMPT_OVER_BUDGET, REASON_PROMPT_OVER_MODEL_LEN,
+    EV_ADMISSION, EV_CUT, EV_PREEMPTION, EV_PREFILL, EV_RANK_START, REASON_BURST_OVER_POOL,
+    REASON_GROWTH_OVER_POOL, REASON_PROMPT_OVER_BUDGET, REASON_PROMPT_OVER_MODEL_LEN,
     REASON_PROMPT_OVER_POOL, TERM_COMPLETED, TERM_FAILED, TERM_REJECTED, WANT_KV, WANT_PREFILL, WANT_TOKENS, Event,
     EventBuffer,
 )
@@ -46,6 +46,7 @@ cdef class VllmScheduler(HandoffScheduler):
         block_tokens, xxh3: see sched_blocks; needed only with cache events. asks_prompt_tokens: block_tokens knows the
             tokens of prompts, too, at positions -input_tokens to -1; otherwise they are taken from the hash ids.
         policy: who goes first, who is preempted, who may enter (sched_policy); None is first come, first served.
+        knows_outputs: hash ids stand for engine blocks and go on behind the prompt (prefix_index).
         free_prefill, free_decode: prompt tokens that are computed, tokens that are generated take no time: a worker with a
             role never pays for the other one, as on the reference.
         calendar: skip requests about which nothing changes (sched_calendar); False goes request by request.
@@ -57,7 +58,7 @@ cdef class VllmScheduler(HandoffScheduler):
                  max_model_len=None, bint enable_prefix_caching=True, bint enable_chunked_prefill=True,
                  str preemption_mode="lifo", accept_rates=(), uint64_t sampler_seed=0, block_tokens=None, xxh3=None,
                  bint asks_prompt_tokens=False, SchedulingPolicy policy=None, bint calendar=True,
-                 bint free_prefill=False, bint free_decode=False):
+                 bint knows_outputs=False, bint free_prefill=False, bint free_decode=False):
         cdef Py_ssize_t i
         if preemption_mode not in ("lifo", "fifo"):
             raise ValueError(f"unknown preemption_mode {preemption_mode!r}")
@@ -72,7 +73,10 @@ cdef class VllmScheduler(HandoffScheduler):
         self.prefix_caching, self.chunked_prefill = enable_prefix_caching, enable_chunked_prefill
         self.free_prefill, self.free_decode = free_prefill, free_decode
         self.preempt_first = preemption_mode == "fifo"
+        if knows_outputs and trace_block_size != block_size:
+            raise ValueError("hash ids of outputs stand for engine blocks")
         self.index = PrefixIndex(block_size, trace_block_size)
+        self.index.knows_outputs = knows_outputs
         self.pool = BlockPool(self.index, min(num_gpu_blocks, INT64_MAX // 4))
         if want & WANT_KV:
             if block_tokens is None or xxh3 is None:
@@ -89,6 +93,7 @@ cdef class VllmScheduler(HandoffScheduler):
         # Records about single tokens or blocks need every request touched in its order.
         if calendar and self.num_drafts == 0 and not want & (WANT_KV | WANT_TOKENS):
             self.enable_calendar()
+        self.quiet_on = want == 0 and not self.has_policy
 
     def __dealloc__(self):
         free(self.rejected)
@@ -175,7 +180,8 @@ cdef class VllmScheduler(HandoffScheduler):
         cdef Request* request
         cdef Event* event
         cdef int verdict
-        if self.preempted or self.num_running >= self.max_num_seqs or self.num_waiting == 0:
+        self.head_blocked = self.num_running >= self.max_num_seqs
+        if self.preempted or self.head_blocked or self.num_waiting == 0:
             return 0
         self.open_queue()
         # An admission itself may preempt: what a look-up counts as held may not be what is reused of it.
@@ -208,6 +214,8 @@ cdef class VllmScheduler(HandoffScheduler):
                 self._publish_prefill(request)
             if self.budget == budget_before and self.budget == 0:
                 break
+        if self.num_running >= self.max_num_seqs:
+            self.head_blocked = True
         return 0
 
     cdef int consider(self, int32_t slot, bint defer_prefill) except -1 nogil:
@@ -228,9 +236,10 @@ cdef class VllmScheduler(HandoffScheduler):
         self.look_up(request)
         self.cap_reuse(request, request.n_out - request.gen > 0, self.num_drafts > 0)
         need = ceil_div(length, self.block_size) - self.active_cached_tokens // self.block_size
-        if need > self.pool.num_blocks - self.pool.active() or (defer_prefill and length - self.cached_tokens > 1):
+        if need > self.pool.num_blocks - self.pool.active():
+            self.head_blocked = True
             return ENTRY_WAITS
-        return ENTRY_OPEN
+        return ENTRY_WAITS if defer_prefill and length - self.cached_tokens > 1 else ENTRY_OPEN
 
     cdef int schedule(self, int32_t slot, bint from_waiting) except -1 nogil:
         """Give one request its work of this pass; returns a ScheduleResult."""
@@ -429,24 +438,6 @@ cdef class VllmScheduler(HandoffScheduler):
         self.join_steady()
         return 0
 
-    cdef int _end_steady(self) except -1 nogil:
-        """End the steady requests that have got their last token, in order of running."""
-        cdef int64_t i
-        cdef int64_t prefix = self.num_steady
-        cdef int64_t kept = 0
-        for i in range(self.num_leaving):
-            self.leave_steady(self.leaving[i], False)
-        for i in range(prefix):
-            if self.requests.slots[self.running[i]].steady:
-                self.running[kept] = self.running[i]
-                kept += 1
-        memmove(&self.running[kept], &self.running[prefix], (self.num_running - prefix) * sizeof(int32_t))
-        self.num_running -= self.num_leaving
-        for i in range(self.num_leaving):
-            self.end_request(self.leaving[i], TERM_COMPLETED,
-                             self.completion_reason(&self.requests.slots[self.leaving[i]]), -1, -1)
-        return 0
-
     cdef int _leave_running(self, int32_t slot, int32_t status, int32_t reason, int64_t needed, int64_t available) except -1 nogil:
         cdef int64_t i
         for i in range(self.num_steady, self.num_running):
@@ -455,9 +446,6 @@ cdef class VllmScheduler(HandoffScheduler):
                 memmove(&self.running[i], &self.running[i + 1], (self.num_running - i) * sizeof(int32_t))
                 break
         return self.end_request(slot, status, reason, needed, available)
-
-    cdef int32_t completion_reason(self, Request* request) noexcept nogil:
-        return REASON_OUTPUT_LENGTH if request.gen >= request.n_out else REASON_MODEL_LEN
 
     # -- multi-token prediction -------------------------------------------------------------------
 

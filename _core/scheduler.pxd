@@ -54,6 +54,7 @@ cdef class Scheduler:
     cdef bint executed                   # this rank took part in the group pass in flight (or in one that failed)
     cdef bint computed                   # that pass is computed to its end: tokens are given
     cdef bint effect_free                # it changed nothing
+    cdef bint head_blocked               # it left a head of waiting that cannot be admitted until a request leaves
     cdef int64_t num_scheduled
     cdef int64_t tokens_scheduled
     cdef int64_t tokens_emitted
@@ -72,10 +73,11 @@ cdef class Scheduler:
     # The seam: what a flavour decides.
     cdef int execute(self, double now_ms, bint defer_prefill) except -1 nogil
     cdef bint wants_deferral(self) noexcept nogil
+    cdef bint pass_quietly(self, double end_ms, EventBuffer out) except -1 nogil
     cdef int give_up(self, int32_t slot) except -1 nogil
     cdef int detach(self, int32_t slot) except -1 nogil
     cdef int detach_all(self) except -1 nogil
-    cdef bint covers(self, int64_t n_in, int64_t num_hash_ids) noexcept nogil
+    cdef bint covers(self, int64_t n_in, int64_t n_out, int64_t num_hash_ids) noexcept nogil
     cdef int publish_unqueued_cuts(self, EventBuffer out, double now_ms) except -1 nogil
     cdef bint has_work(self) noexcept nogil
     cdef bint holds_any(self) noexcept nogil

@@ -68,6 +68,11 @@ cdef class Scheduler:
         """Whether this rank lets prefill wait in a pass in which the group's cadence allows it."""
         return False
 
+    cdef bint pass_quietly(self, double end_ms, EventBuffer out) except -1 nogil:
+        """Show the pass in flight at `end_ms` by one QUIET_PASS record and compute the next one, started there, when neither
+        does anything that others have to see; False: not possible, nothing changed."""
+        return False
+
     cdef int give_up(self, int32_t slot) except -1 nogil:
         """Release whatever blocks and identities the request holds; it is about to be forgotten."""
         with gil:
@@ -81,7 +86,7 @@ cdef class Scheduler:
         """The same for all requests."""
         return 0
 
-    cdef bint covers(self, int64_t n_in, int64_t num_hash_ids) noexcept nogil:
+    cdef bint covers(self, int64_t n_in, int64_t n_out, int64_t num_hash_ids) noexcept nogil:
         """Whether that many hash ids name all tokens of a prompt, where the flavour looks at them."""
         return True
 
@@ -121,7 +126,7 @@ cdef class Scheduler:
                     int64_t num_hash_ids, const Terms* terms) except -1 nogil:
         """Queue a request; returns a SubmitResult. A refusal changes nothing."""
         cdef int32_t slot
-        if n_in < 0 or n_out < 0 or not self.covers(n_in, num_hash_ids):
+        if n_in < 0 or n_out < 0 or not self.covers(n_in, n_out, num_hash_ids):
             return SUBMIT_BAD_PROMPT
         if self.requests.find(ordinal) != NONE:
             return SUBMIT_ACTIVE

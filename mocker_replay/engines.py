@@ -69,6 +69,7 @@ def build_machine(
     block_tokens: BlockTokens | None = None,
     asks_prompt_tokens: bool = False,
     policy: SchedulingPolicy | None = None,
+    knows_outputs: bool = False,
     seed_worker: int | None = None,
 ) -> Machine:
     """The machine of one worker, with a scheduler for each of its ranks, publishing into `out`.
@@ -79,6 +80,7 @@ def build_machine(
         timing: pass-time model, where several workers share one.
         block_tokens: generated tokens for the hashes of cache events; needed with WANT_KV. asks_prompt_tokens: it knows
             those of prompts, too, at positions below 0.
+        knows_outputs: hash ids stand for engine blocks and go on behind the prompt, for what will be generated.
         policy: who goes first, who is preempted, who may enter; None is first come, first served.
         seed_worker: number of the worker among those of its kind, where that is not `worker`; seeds are made from it.
 
@@ -116,6 +118,7 @@ def build_machine(
             asks_prompt_tokens=asks_prompt_tokens,
             xxh3=xxh3,
             policy=policy,
+            knows_outputs=knows_outputs,
             free_prefill=config.worker_type == "decode",
             free_decode=config.worker_type == "prefill",
         )

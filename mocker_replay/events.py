@@ -37,7 +37,8 @@ class EventKind(enum.IntEnum):
     INTERNAL_WORK = 20
     CUT = 21
     DECISION = 22
-    HANDOFF = 23
+    QUIET_PASS = 23
+    HANDOFF = 24
 
 
 class Decision(enum.IntEnum):

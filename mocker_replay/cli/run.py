@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import typer
@@ -22,6 +22,7 @@ from mocker_replay.config.origin import nearest
 from mocker_replay.errors import ConfigError, Fault, UsageError
 
 EVENT_LEVELS = ("requests", "passes", "tokens", "kv")
+TRANSFORM_FLAG = "--transform"
 OUTPUTS = ("events", "requests", "summary", "telemetry")
 # Flags that set a key of the engine configuration, where the name of the key is another.
 _KEY_OF_FLAG = {"seed": "aic_mtp_seed"}
@@ -34,8 +35,10 @@ _ENGINE_FLAGS = (
 )  # fmt: skip
 # What else makes a run the run it is; not where its outputs go, nor who keeps the time.
 _OPTION_FLAGS = (
-    "num_workers", "router_mode", "kv_event_lag_ms", "replay_concurrency", "arrival_speedup_ratio", "max_sim_time_ms",
-    "trace_format", "trace_block_size", "timestamp_unit", "missing_timestamps", "surplus_hash_ids", "missing_hash_ids",
+    "num_workers", "router_mode", "kv_event_lag_ms", "replay_concurrency", "arrival_speedup_ratio", "execution_model",
+    "agentic_lanes", "max_sim_time_ms", "trace_format", "trace_block_size", "timestamp_unit", "missing_timestamps",
+    "surplus_hash_ids", "missing_hash_ids", "estimate_prefix", "failed_rows", "max_text_gib",
+    "weka_nested_timestamp_basis", "trace_shared_prefix_ratio", "trace_num_prefix_groups", "transform",
     "sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms", "policy", "policy_option",
 )  # fmt: skip
 # Two pools are of `run` alone: other verbs have no place for a second configuration.
@@ -45,7 +48,7 @@ RUN_SETTINGS = ("engine_config", *_ENGINE_FLAGS, *_OPTION_FLAGS)
 
 def run(
     ctx: typer.Context,
-    trace: flags.Trace,
+    trace: flags.Traces,
     engine_config: flags.EngineConfigFlag = None,
     prefill_engine_config: flags.PrefillEngineConfig = None,
     decode_engine_config: flags.DecodeEngineConfig = None,
@@ -80,13 +83,22 @@ def run(
     kv_event_lag_ms: flags.KvEventLagMs = None,
     replay_concurrency: flags.ReplayConcurrency = None,
     arrival_speedup_ratio: flags.ArrivalSpeedupRatio = 1.0,
+    execution_model: flags.ExecutionModel = None,
+    agentic_lanes: flags.AgenticLanes = None,
     max_sim_time_ms: flags.MaxSimTimeMs = None,
-    trace_format: flags.TraceFormat = "mooncake",
+    trace_format: flags.TraceFormat = "auto",
     trace_block_size: flags.TraceBlockSize = None,
     timestamp_unit: flags.TimestampUnit = "ms",
     missing_timestamps: flags.MissingTimestamps = "refuse",
     surplus_hash_ids: flags.SurplusHashIds = "refuse",
     missing_hash_ids: flags.MissingHashIds = "refuse",
+    estimate_prefix: flags.EstimatePrefix = None,
+    failed_rows: flags.FailedRows = None,
+    max_text_gib: flags.MaxTextGib = None,
+    weka_nested_timestamp_basis: flags.WekaNestedTimestampBasis = None,
+    trace_shared_prefix_ratio: flags.TraceSharedPrefixRatio = None,
+    trace_num_prefix_groups: flags.TraceNumPrefixGroups = None,
+    transform: flags.Transforms = None,
     sla_ttft_ms: flags.SlaTtftMs = None,
     sla_itl_ms: flags.SlaItlMs = None,
     sla_e2e_ms: flags.SlaE2eMs = None,
@@ -109,9 +121,10 @@ def run(
     return _replay_and_report(trace, ctx.params)
 
 
-def _replay_and_report(trace: str, given: Mapping[str, Any]) -> int:
-    config, options, realtime = run_settings(trace, given)
+def _replay_and_report(traces: list[str], given: Mapping[str, Any]) -> int:
+    config, options, realtime = run_settings(traces, given)
     pools = pool_settings(given, options)
+    trace = traces[0] if len(traces) == 1 else traces
     outputs = _outputs(given)
     from mocker_replay.cli.progress import shown_progress
     from mocker_replay.replay import replay
@@ -153,9 +166,11 @@ def _outputs(given: Mapping[str, Any]) -> dict[str, Any]:
     return places
 
 
-def run_settings(trace: str, given: Mapping[str, Any]) -> tuple[EngineConfig, ReplayOptions, RealtimeOptions | None]:
+def run_settings(
+    trace: str | list[str], given: Mapping[str, Any]
+) -> tuple[EngineConfig, ReplayOptions, RealtimeOptions | None]:
     """Engine and run settings; all faults of the command line are reported together."""
-    faults = list(_output_faults(trace, given))
+    faults = list(_output_faults([trace] if isinstance(trace, str) else trace, given))
     config = EngineConfig()
     overrides = engine_overrides(given, faults)
     try:
@@ -237,13 +252,28 @@ def override_names() -> dict[str, str]:
 
 def replay_options_of(given: Mapping[str, Any], faults: list[Fault]) -> ReplayOptions:
     """Settings of the run as the flags say, not yet looked at."""
-    names = [name for name in ReplayOptions.__dataclass_fields__ if name != "policy_options"]
+    names = [name for name in ReplayOptions.__dataclass_fields__ if name not in ("policy_options", "transforms")]
     values = {name: given[name] for name in names if name not in _POOL_SIZES or name in given} | {"policy_options": {}}
     try:
         values["policy_options"] = policy_options_of(given["policy_option"] or ())
     except UsageError as exc:
         faults += exc.faults
+    values["transforms"] = transforms_of(given["transform"], faults)
     return ReplayOptions(**values)
+
+
+def transforms_of(texts: Sequence[str] | None, faults: list[Fault]) -> tuple[str, ...]:
+    """The transforms of the rows, in the order of the command line; faulty ones are told and left out."""
+    if not texts:
+        return ()
+    from mocker_replay.trace.transforms import read_transforms
+
+    try:
+        read_transforms(texts, TRANSFORM_FLAG)
+    except UsageError as exc:
+        faults += exc.faults
+        return ()
+    return tuple(texts)
 
 
 def _replay_options(given: Mapping[str, Any], faults: list[Fault]) -> ReplayOptions:
@@ -298,7 +328,7 @@ def _engine_settings(source: str | None, overrides: Mapping[str, Any]) -> Engine
     return config
 
 
-def _output_faults(trace: str, given: Mapping[str, Any]) -> Iterator[Fault]:
+def _output_faults(traces: list[str], given: Mapping[str, Any]) -> Iterator[Fault]:
     """An unknown level, two outputs in one place, an output over the trace."""
     level = given["event_level"]
     if level not in EVENT_LEVELS:
@@ -307,7 +337,7 @@ def _output_faults(trace: str, given: Mapping[str, Any]) -> Iterator[Fault]:
         yield Fault("--event-level", 0, "", level, rule)
     if given["json"] and given["summary"] is not None:
         yield Fault("--json", 0, "", "", "--summary already says where the summary goes; leave one of them out")
-    taken = {} if trace == "-" else {place_of(trace): "the trace"}
+    taken = {place_of(trace): "the trace" for trace in traces if trace != "-"}
     for name, place in _outputs(given).items():
         if place is None or _is_device(place):
             continue
@@ -340,4 +370,5 @@ def with_run_settings(own: Callable[..., Any]) -> inspect.Signature:
 
 def flag_of(field: str) -> str:
     """The flag that sets a field."""
-    return OPTION_FLAG if field == "policy_options" else "--" + field.replace("_", "-")
+    special = {"policy_options": OPTION_FLAG, "transforms": TRANSFORM_FLAG}
+    return special.get(field, "--" + field.replace("_", "-"))

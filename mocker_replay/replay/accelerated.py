@@ -52,12 +52,13 @@ class AcceleratedRun(RunBooks):
             if status == "needs_rows":
                 self.more_rows()
             elif status == "ends":
-                self.workload.ended(self.fleet, self.fleet.ended_requests())
+                self.workload.ended(self.fleet, self.fleet.take_ends())
             elif status == "sample":
                 self.consume()
                 self.sinks.sample(self.fleet)
             elif status == "place":
-                self.consume()
+                if self.router is not None or self.placement is not None:
+                    self.consume()  # they decide by what has happened
                 self._place()
             elif status == "full":
                 self.consume()
@@ -76,6 +77,12 @@ class AcceleratedRun(RunBooks):
             raise Stopped(exc) from exc
 
     def _place(self) -> None:
+        row = self.fleet.next_request
+        self._choose_place()
+        if self.workload.hears_arrivals:
+            self.workload.arrived(self.fleet, row, self.fleet.now_ms)
+
+    def _choose_place(self) -> None:
         if self.placement is not None:
             try:
                 worker, rank, reason = self.placement.choose(self.fleet)
@@ -83,7 +90,9 @@ class AcceleratedRun(RunBooks):
             except Exception as exc:  # the policy is the user's
                 raise Stopped(exc) from exc
             return
-        assert self.router is not None
+        if self.router is None:
+            self.fleet.place_next(-1, -1)
+            return
         placement = self.router.choose(self.fleet.now_ms, *self.fleet.next_arrival())
         self.fleet.place_next(placement.worker, placement.rank)
 

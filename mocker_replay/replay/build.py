@@ -19,15 +19,18 @@ def build_fleet(
     wake_on_end: bool,
     external_placement: bool = False,
     external: bool = False,
+    quiet: bool = False,
     block_tokens: BlockTokens | None = None,
     policy: SchedulingPolicy | None = None,
+    knows_outputs: bool = False,
 ) -> Fleet:
     """Machines of one replay, all publishing into one event buffer.
 
     Args:
         want: optional records somebody reads (`Want` bits of the event buffer).
-        external: the caller's own shells move the machines.
+        external: the caller's own shells move the machines. quiet: nobody reads records of passes and gauges.
         block_tokens: generated tokens for the hashes of cache events; needed with WANT_KV.
+        knows_outputs: hash ids stand for engine blocks and go on behind the prompt, for what will be generated.
         policy: asked by all ranks; None is first come, first served.
 
     Raises:
@@ -40,13 +43,13 @@ def build_fleet(
         build_machine(
             pools.config_of(worker), out, worker=worker, trace_block_size=trace_block_size, want=want,
             timing=prefill_timing if worker < pools.num_prefill_workers else timing, block_tokens=block_tokens,
-            policy=policy, seed_worker=pools.number_in_pool(worker),
+            policy=policy, seed_worker=pools.number_in_pool(worker), knows_outputs=knows_outputs,
         )
         for worker in range(pools.num_workers)
     ]  # fmt: skip
     return Fleet(
         machines, out, telemetry=telemetry, wake_on_end=wake_on_end, external_placement=external_placement,
-        external=external, handoffs=_handoffs(pools, out),
+        external=external, quiet=quiet, handoffs=_handoffs(pools, out),
     )  # fmt: skip
 
 

@@ -172,7 +172,7 @@ class RealtimeRun(RunBooks):
             elif status == "needs_rows":
                 self.more_rows()
             elif status == "ends":
-                self.workload.ended(self.fleet, self.fleet.ended_requests())
+                self.workload.ended(self.fleet, self.fleet.take_ends())
             elif status == "done":
                 return True
             elif self.fleet.next_instant_ms > self.until_ms:
@@ -188,11 +188,12 @@ class RealtimeRun(RunBooks):
             while self.fleet.needs_rows:
                 self.more_rows()
             due_ms, wall_ms = self.fleet.next_due_ms, self._wall_ms()
-            if due_ms <= min(wall_ms, self.until_ms):
-                self._serve_due(wall_ms)
-            elif ended := self.fleet.ended_requests():
+            if ends := self.fleet.take_ends():
+                # Before rows that are due: what ended may have made one of them needless.
                 self.fleet.note_now(wall_ms)
-                self.workload.ended(self.fleet, ended)
+                self.workload.ended(self.fleet, ends)
+            elif due_ms <= min(wall_ms, self.until_ms):
+                self._serve_due(wall_ms)
             elif due_ms == math.inf and self._is_at_rest():
                 return True
             elif wall_ms >= self.until_ms:
@@ -278,6 +279,8 @@ class RealtimeRun(RunBooks):
         wall_ms = self._wall_ms()
         self.punctuality.arrived(handed.due_ms, wall_ms)
         self._recorder.arrival(handed.due_ms, handed.hash_ids)
+        if self.workload.hears_arrivals:
+            self.workload.arrived(self.fleet, handed.request, handed.arrival_ms)
         self.consume_with_wall(self.fleet.out, wall_ms)
         self.fleet.clear_events()
         self._living[handed.request] = handed.worker, handed.rank

@@ -184,7 +184,7 @@ class _Rerun:
         self._fleet.out.append_record(
             EventKind.ARRIVAL, arrived.t_ms, arrived.worker, command.rank, arrived.row,
             a=command.n_in, b=command.n_out, c=arrived.session, d=arrived.turn, e=command.priority,
-            x=arrived.deadline_after_ms,
+            f=arrived.play + 1, x=arrived.deadline_after_ms,
         )  # fmt: skip
         self._encode()
 

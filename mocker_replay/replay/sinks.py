@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
@@ -29,7 +29,6 @@ from mocker_replay.replay.result import ReplayResult
 from mocker_replay.report.telemetry import SampledPool, TelemetrySampler
 from mocker_replay.trace import TraceFacts
 
-_RECORDS_PER_WRITE = 512
 # Output token ids in the hashes of generated blocks come from this seed and the request's name.
 _TOKEN_SEED = 0
 
@@ -107,7 +106,7 @@ class Sinks:
         options = self._options.to_mapping()
         # Who keeps the time is no matter of what was replayed: it stands under `wall`.
         del options["mode"]
-        header = {
+        header: dict[str, Any] = {
             "clock": "measured" if realtime is not None and realtime.clock == "measured" else "virtual",
             "trace": {
                 "format": self._facts.format,
@@ -115,10 +114,15 @@ class Sinks:
                 "digest": self._facts.digest,
                 "timestamp_unit": self._facts.timestamp_unit,
                 "trace_block_size": self._facts.trace_block_size,
+                **(self._facts.lineage.to_mapping() if self._facts.lineage is not None else {}),
             },
             "config": self._pools.engine.to_mapping(),
             "options": options,
         }
+        if self._facts.graph is not None:
+            header["trace"] |= {"plays": self._facts.graph.num_plays, "edges": self._facts.graph.num_edges}
+        if self._facts.assumptions is not None:
+            header["trace"]["assumed"] = dataclasses.asdict(self._facts.assumptions)
         if self._pools.prefill is not None:
             header["prefill_config"] = self._pools.prefill.to_mapping()
         if realtime is not None:
@@ -136,6 +140,11 @@ class Sinks:
     def wants_kv(self) -> bool:
         """Whether cache events are read, so that hashes must be computed."""
         return self._log is not None and self._level == "kv"
+
+    @property
+    def wants_passes(self) -> bool:
+        """Whether passes are read one by one."""
+        return self._log is not None and self._level != "requests"
 
     @property
     def wants_samples(self) -> bool:
@@ -160,7 +169,7 @@ class Sinks:
         if "telemetry" in self._streams:
             self._streams["telemetry"].write(orjson.dumps(sample, option=orjson.OPT_APPEND_NEWLINE))
 
-    def add_names(self, first_row: int, names: list[str | None]) -> None:
+    def add_names(self, first_row: int, names: Sequence[str | None]) -> None:
         """Names of rows, before any of their events."""
         for row, name in enumerate(names, first_row):
             if name is not None:
@@ -215,11 +224,13 @@ class Sinks:
             stopped: the engine could not go on. wall: what the footer says about the clock.
         """
         if self._log is not None:
-            self._log.close(cut=result.facts.cut, interrupted=result.facts.interrupted, stopped=stopped, wall=wall)
+            facts = result.facts
+            skipped = None if facts.graph is None else facts.num_skipped
+            self._log.close(cut=facts.cut, interrupted=facts.interrupted, stopped=stopped, skipped=skipped, wall=wall)
             self._log = None
         if "requests" in self._streams:
-            for chunk in _chunks(result):
-                self._streams["requests"].write(chunk)
+            for lines in result.record_lines():
+                self._streams["requests"].write(lines)
         if "summary" in self._streams:
             option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
             self._streams["summary"].write(orjson.dumps(result.summary, option=option))
@@ -240,14 +251,3 @@ def generated_tokens(name: str, first: int, stop: int) -> bytes:
     """Tokens first..stop that a request of this name generates, as little-endian 32-bit words."""
     tokens = deterministic_output_tokens(_TOKEN_SEED, name, stop - first, first=first)
     return b"".join(token.to_bytes(4, "little") for token in tokens)
-
-
-def _chunks(result: ReplayResult) -> Iterator[bytes]:
-    """Records as JSON lines, some at a time."""
-    lines: list[bytes] = []
-    for record in result.records():
-        lines.append(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
-        if len(lines) == _RECORDS_PER_WRITE:
-            yield b"".join(lines)
-            lines.clear()
-    yield b"".join(lines)

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
+import orjson
+
+from mocker_replay._core.record_lines import RecordLines
 from mocker_replay.identity import stable_request_uuid_text
 from mocker_replay.report import metrics
 from mocker_replay.report.facts import (
@@ -19,6 +22,7 @@ from mocker_replay.report.facts import (
     Columns,
     RunFacts,
 )
+from mocker_replay.report.plays import place_in_graph
 from mocker_replay.report.stages import StageRow, routing, stage_rows, stages_of
 
 UUID_SEED: Final = 0
@@ -66,19 +70,55 @@ _NUM_TIMES: Final = _Row._fields.index("input_tokens")  # the fields before are 
 def iter_records(columns: Columns, facts: RunFacts) -> Iterator[dict[str, Any]]:
     """Records of all requests that completed, were rejected, were cancelled or failed, by row ordinal."""
     readmissions = _readmissions(columns)
-    row = 0
-    disaggregated = facts.prefill is not None
-    for start in range(0, len(columns["status"]), _CHUNK_ROWS):
-        chunk = {name: column[start : start + _CHUNK_ROWS] for name, column in columns.items()}
-        chunk |= {name: latency(chunk) for name, latency in _LATENCIES.items()}
-        values = [_nullable(chunk[name]) for name in _Row._fields[:_NUM_TIMES]]
-        values += [chunk[name].tolist() for name in _Row._fields[_NUM_TIMES:]]
-        stages = iter(stage_rows(chunk)) if disaggregated else None
-        for figures in map(_Row._make, zip(*values, strict=True)):
+    for first_row, chunk in _chunks(columns):
+        stages = iter(stage_rows(chunk)) if facts.prefill is not None else None
+        for row, figures in enumerate(_rows_of(chunk), first_row):
             stage = None if stages is None else next(stages)
             if figures.status >= COMPLETED:
                 yield _record(row, figures, readmissions.get(row, ()), facts, stage)
-            row += 1
+
+
+def record_lines(columns: Columns, facts: RunFacts) -> Iterator[bytes]:
+    """The same records as JSON lines, some at a time. The core writes ordinary ones, which are nearly all of them."""
+    if facts.placements is not None or facts.graph is not None or facts.prefill is not None:
+        yield from (orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE) for record in iter_records(columns, facts))
+        return
+    readmissions = _readmissions(columns)
+    sessions = None
+    if facts.sessions_reported:
+        assert facts.session_names is not None, "sessions are reported, so they have names"
+        sessions = [orjson.dumps(name) for name in facts.session_names]
+    for first_row, chunk in _chunks(columns):
+        num_rows = len(chunk["status"])
+        names = [facts.request_name(row) for row in range(first_row, first_row + num_rows)]
+        uuids = [b'"%b"' % stable_request_uuid_text(UUID_SEED, name).encode() for name in names]
+        lines = RecordLines(chunk, first_row, facts.dp_size, [*map(orjson.dumps, names)], uuids, sessions)
+        at = 0
+        while at < num_rows:
+            begin = at
+            written, at = lines.write(begin)
+            if at > begin:
+                yield written
+                continue
+            figures = next(_rows_of({name: column[at : at + 1] for name, column in chunk.items()}))
+            if figures.status >= COMPLETED:
+                record = _record(first_row + at, figures, readmissions.get(first_row + at, ()), facts, None)
+                yield orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+            at += 1
+
+
+def _chunks(columns: Columns) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(first row, columns and latencies) of some rows at a time."""
+    names = [name for name in columns if not name.startswith("readmission_")]
+    for start in range(0, len(columns["status"]), _CHUNK_ROWS):
+        chunk = {name: columns[name][start : start + _CHUNK_ROWS] for name in names}
+        yield start, chunk | {name: latency(chunk) for name, latency in _LATENCIES.items()}
+
+
+def _rows_of(chunk: Columns) -> Iterator[_Row]:
+    values = [_nullable(chunk[name]) for name in _Row._fields[:_NUM_TIMES]]
+    values += [chunk[name].tolist() for name in _Row._fields[_NUM_TIMES:]]
+    return map(_Row._make, zip(*values, strict=True))
 
 
 def _nullable(values: metrics.Float64s) -> list[float | None]:
@@ -153,7 +193,7 @@ def _record(
         record |= stages_of(figures.first_admit_ms, figures.worker, figures.rank, stage, record, facts)
     if figures.status != COMPLETED:
         record |= _failure(figures)
-    return record
+    return record | place_in_graph(row, figures.arrival_ms, facts)
 
 
 def _session_name(figures: _Row, facts: RunFacts) -> str | None:

@@ -24,6 +24,7 @@ from mocker_replay.report.facts import (
     RunFacts,
 )
 from mocker_replay.report.metrics import Bools, Float64s, Int64s
+from mocker_replay.report.plays import plays_summary
 
 WALL_CLOCK_FIELDS: Final = (
     "wall_time_ms",
@@ -57,7 +58,10 @@ def summary_of(
     summary |= _reuse(columns, done, summary["total_input_tokens"])
     summary |= _latencies(columns, done, gap_values_ms, gap_weights)
     summary |= _endings(columns)
+    summary |= plays_summary(columns, facts)
     summary |= _replay(totals, facts)
+    if facts.trace_assumed is not None:
+        summary["trace_assumed"] = dict(facts.trace_assumed)
     return summary
 
 

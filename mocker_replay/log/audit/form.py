@@ -59,6 +59,7 @@ _FIELDS: Final[dict[str, tuple[Field, ...]]] = {
         Field("output_tokens", is_count),
         Field("session", is_count, is_required=False),
         Field("turn", is_count, is_required=False),
+        Field("play", is_count, is_required=False),
         Field("priority", is_integer, is_required=False),
         Field("deadline_ms", is_time, is_required=False),
         Field("row", is_count, is_required=False),

@@ -52,6 +52,8 @@ class Setup:
     sla_itl_ms: float | None
     sla_e2e_ms: float | None
     policy: str
+    num_plays: int | None  # None: the trace was no graph
+    agentic_lanes: int | None
     num_prefill_workers: int = 0  # of num_workers, the first; 0: workers have no roles
     transfer: Transfer = NO_TRANSFER
 
@@ -96,6 +98,8 @@ def read_setup(header: Mapping[str, Any], name: str) -> Setup:
         sla_itl_ms=find.bound("options", "sla_itl_ms"),
         sla_e2e_ms=find.bound("options", "sla_e2e_ms"),
         policy=find.text_or("fcfs", "options", "policy"),
+        num_plays=find.count_or_none("trace", "plays"),
+        agentic_lanes=find.count_or_none("options", "agentic_lanes"),
     )
 
 
@@ -148,6 +152,11 @@ class _Finder:
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise self._wrong(path, f"a whole number from {least} on", value)
         return value
+
+    def count_or_none(self, *path: str) -> int | None:
+        """A count that only some runs have."""
+        section = self._find(path[:-1])
+        return self.count(*path) if isinstance(section, dict) and path[-1] in section else None
 
     def limit(self, *path: str) -> int | None:
         return None if self._find(path) is None else self.count(*path)

@@ -41,6 +41,10 @@ RULES: Final[dict[str, Rule]] = {
     "end": Rule(_R, "who finishes runs, who is rejected never ran; a reason fits its event and figures"),
     "cut": Rule(_R, "cuts are the last lines of a run that did not complete"),
     "left-over": Rule(_R, "every request that arrived ends or is cut"),
+    # plays of a graph
+    "play": Rule(_R, "a request of a graph tells its play, and none arrives once another of the play has failed"),
+    "lanes": Rule(_R, "no more plays run at a time than there are lanes"),
+    "skipped": Rule(_R, "requests that never arrived belong to plays that failed, and the footer counts them"),
     # tokens
     "token-count": Rule(_T, "`total` is the sum of `tokens`; one line a pass, no more than a burst may hold"),
     "output-tokens": Rule(_R, "an end delivers the tokens that were shown, no more than asked, and as its reason says"),

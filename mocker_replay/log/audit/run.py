@@ -29,6 +29,7 @@ from mocker_replay.log.audit.life import Life
 from mocker_replay.log.audit.limits import Limits
 from mocker_replay.log.audit.order import Order
 from mocker_replay.log.audit.passes import Passes
+from mocker_replay.log.audit.plays import Plays
 from mocker_replay.log.audit.rules import HANDOFF_RULES, OF_ROLES, RULES, Rule, decided_by
 from mocker_replay.log.audit.summary import compare, derive
 from mocker_replay.log.audit.tokens import Tokens
@@ -127,7 +128,8 @@ class _Pass:
         self.life = Life(setup, ledger, findings)
         self.tokens = Tokens(setup, ledger, findings)
         self.passes = Passes(setup, ledger, findings)
-        self.totals = Totals(findings)
+        self.totals = Totals(setup, findings)
+        self.plays = Plays(setup, findings)
         self.figures = Figures() if with_figures else None
         self.untold: dict[str, str] = {}
         ends, work = Ends(setup, ledger, findings), Work(setup, ledger, findings)
@@ -135,7 +137,8 @@ class _Pass:
         cache, decisions = Cache(setup, ledger, findings), Decisions(setup, ledger, findings)
         self._nameless = _merged(self.passes.before, limits.any, gauges.any, cache.any, self.totals.any)
         by_name = (
-            self.life.before, ends.before, self.tokens.before, self.passes.before_by_name, work.before, decisions.before
+            self.life.before, ends.before, self.tokens.before, self.passes.before_by_name, work.before,
+            decisions.before, self.plays.before,
         )  # fmt: skip
         self._before = _merged(*by_name, limits.before, gauges.before, cache.before)
         if self.figures is not None:
@@ -192,6 +195,7 @@ class _Pass:
         if not follow_requests:
             return
         self.life.finish(end, at)
+        self.plays.finish(footer, at)
         self.tokens.finish(at)
         if self.figures is not None and summary is not None:
             self.untold = compare(summary, derive(self.figures, self.setup, end), self.findings, at)

@@ -1,3 +1,0 @@
-PHASE_NAMES: tuple[str, ...]
-STIMULUS_NAMES: tuple[str, ...]
-STATUS_TEXTS: dict[int, str]
