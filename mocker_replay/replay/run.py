@@ -85,7 +85,7 @@ def replay(
     try:
         facts = source.scan()
         options = _in_its_format(options, facts)
-        _refuse_of_pools(pools, realtime, loaded, options, facts)
+        _refuse_of_pools(pools, loaded, options, facts)
         sinks = Sinks(
             pools, options, facts, events=events, event_level=event_level, requests=requests, summary=summary,
             telemetry=telemetry, realtime=realtime,
@@ -136,16 +136,12 @@ def _pools(options: ReplayOptions, *configs: EngineConfig | Mapping[str, object]
     return pools
 
 
-def _refuse_of_pools(
-    pools: Pools, realtime: RealtimeOptions | None, policy: LoadedPolicy, options: ReplayOptions, facts: TraceFacts
-) -> None:
+def _refuse_of_pools(pools: Pools, policy: LoadedPolicy, options: ReplayOptions, facts: TraceFacts) -> None:
     """What is built for workers of one kind only."""
     if pools.prefill is None:
         return
     if facts.graph is not None or options.trace_format in DELTA_FORMATS:
         raise UsageError(f"trace_format {options.trace_format} is not built yet for prefill and decode workers")
-    if realtime is not None:
-        raise UsageError("mode realtime is not built yet for prefill and decode workers; run them accelerated")
     if policy.placing is not None:
         raise UsageError(f"policy {policy.name} places requests, which is not built yet for prefill and decode workers")
 

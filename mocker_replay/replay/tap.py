@@ -67,6 +67,19 @@ class Tap:
             self._closed = True
             self._on_failure(exc)
 
+    def told(self, wall_ms: float) -> None:
+        """Records that no step made: of handoffs, between the steps of machines."""
+        events = self._fleet.out
+        if self._closed or not len(events):
+            return
+        ended = events.requests_of(_TERMINAL)
+        if ended:
+            self._punctuality.in_flight.change(-len(ended), wall_ms)
+        self._consume(events, wall_ms)
+        self._fleet.clear_events()
+        if ended:
+            self._on_end(ended)
+
     def _take(self, worker: int, given: Given, deadline_ms: float | None, wall_ms: float, events: EventBuffer) -> None:
         _record(self._recorder, worker, given)
         if given.stimulus == "pass_timer" and deadline_ms is not None:
