@@ -71,7 +71,7 @@ cdef class Disaggregation:
     cdef int wait_for_pass(self, Envelope* envelope) except -1 nogil
     cdef int pass_over(self, int32_t worker) except -1 nogil
     cdef int refused(self, int64_t request, int32_t kind, double now_ms) except -1 nogil
-    cdef int leave(self, int64_t request, double now_ms) except -1 nogil
+    cdef int leave(self, PyObject** workers, int64_t request, double now_ms) except -1 nogil
     cdef int next_rank(self, bint decode, int32_t* worker, int32_t* rank) noexcept nogil
     cdef int _hear(self, Event* event, double now_ms) except -1 nogil
     cdef int _fact(self, int32_t at, HandoffStep* step, int status, double now_ms) except -1 nogil

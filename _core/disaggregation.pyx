@@ -43,6 +43,10 @@ cdef inline bint _in_pass(Machine machine) noexcept nogil:
     return machine.phase == PHASE_IN_PASS
 
 
+cdef inline bint _ends_unseen(Machine machine, int32_t rank, int32_t request) noexcept nogil:
+    return machine.engine.ends_unseen(rank, request)
+
+
 cdef inline int32_t _action_of(int32_t kind) noexcept nogil:
     """The action that a kind of command carries out."""
     if kind == CMD_SUBMIT_PREFILL:
@@ -207,8 +211,9 @@ cdef class Disaggregation:
                                  OUTCOME_FAILED, 0, &step)
         return self._fact(at, &step, status, now_ms)
 
-    cdef int leave(self, int64_t request, double now_ms) except -1 nogil:
-        """The client has gone. What is no request of the decode worker yet is cleaned up; else it is cancelled there."""
+    cdef int leave(self, PyObject** workers, int64_t request, double now_ms) except -1 nogil:
+        """The client has gone. What is no request of the decode worker yet is cleaned up; else it is cancelled there. A
+        prompt that the pass in flight has rejected stays rejected."""
         cdef int32_t at = self.find(request)
         cdef Passage* passage
         cdef HandoffStep step
@@ -220,6 +225,8 @@ cdef class Disaggregation:
         activation = passage.course.ids[<int>ACT_ACTIVATE_DESTINATION]
         if activation >= 0 and passage.course.outcomes[activation] == OUTCOME_APPLIED:
             return self._send(at, CMD_CANCEL)
+        if _ends_unseen(<Machine>workers[passage.prefill_worker], passage.prefill_rank, passage.request):
+            return 0
         self._end(at, TERM_CANCELLED, REASON_CLIENT, now_ms)
         status = handoff_give_up(&passage.course, passage.course.id, CAUSE_CANCELLED, &step)
         return self._fact(at, &step, status, now_ms)

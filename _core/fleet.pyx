@@ -230,7 +230,7 @@ cdef class Fleet(Intake):
             raise ValueError("no cancellation is due")
         self.leaving.pop(&gone)
         if self.disaggregated:
-            self.handoffs.leave(gone.request, self.now_ms)
+            self.handoffs.leave(self.workers, gone.request, self.now_ms)
         return gone.request, gone.worker, gone.rank
 
     def take_command(self):
@@ -275,7 +275,7 @@ cdef class Fleet(Intake):
     def leave(self, int32_t request):
         """The client of a request leaves now, who is not known to leave here."""
         self._check_handoffs()
-        self.handoffs.leave(request, self.now_ms)
+        self.handoffs.leave(self.workers, request, self.now_ms)
 
     def _check_handoffs(self):
         if not self.external or not self.disaggregated:
@@ -485,7 +485,7 @@ cdef class Fleet(Intake):
                 return FLEET_CANCEL
             self.leaving.pop(&gone)
             if self.disaggregated:
-                self.handoffs.leave(gone.request, self.now_ms)
+                self.handoffs.leave(self.workers, gone.request, self.now_ms)
             else:
                 self.cancel(&gone)
         return 0

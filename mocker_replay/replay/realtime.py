@@ -76,13 +76,14 @@ class RealtimeRun(RunBooks):
         self._recorder = WallRecorder()
         self._alarm: Alarm
         self._tap = Tap(
-            self.fleet, self._recorder, self.punctuality, self.consume_with_wall, self._some_ended, self._fail
-        )
+            self.fleet, self._recorder, self.punctuality, self.consume_with_wall, self._some_ended, self._fail,
+            tells_idle=pools.prefill is not None and not self._nominal,
+        )  # fmt: skip
         self._handoffs: LiveHandoffs | None = None
         if pools.prefill is not None:
             self._handoffs = LiveHandoffs(
                 self.fleet, self._recorder, self._groups, self._clients, lambda: self._tap.told(self._wall_ms()),
-                self._note_wall, lambda: self._alarm.ring(), self._fail,
+                self._note_wall, lambda: self._alarm.ring(), self._fail, measured=not self._nominal,
             )  # fmt: skip
 
     # -- the run ------------------------------------------------------------------------------------
@@ -213,6 +214,10 @@ class RealtimeRun(RunBooks):
                 self._handoffs.settle()
             elif due_ms == math.inf and self._is_at_rest():
                 return True
+            elif due_ms == math.inf and self._nobody_moves():
+                if self._is_stuck():
+                    return True
+                await asyncio.sleep(0)  # what was published last is still being dealt with
             elif wall_ms >= self.until_ms:
                 return False
             else:
@@ -249,6 +254,17 @@ class RealtimeRun(RunBooks):
         if self._handoffs is not None and not self._handoffs.at_rest:
             return False
         return not self._living and all(machine.phase_name == "idle" for machine in self.fleet.machines)
+
+    def _is_stuck(self) -> bool:
+        """Activated requests stand in each other's way, and nothing is left that could change that; the end of the run
+        finds them (docs/handoff.md, section 5)."""
+        return all(group.driver.shell.waits_for_command for group in self._groups)
+
+    def _nobody_moves(self) -> bool:
+        """No transfer is under way and all machines are idle, which ends the run if all is dealt with."""
+        if self._handoffs is None or not self._handoffs.nothing_is_due:
+            return False
+        return all(machine.phase_name == "idle" for machine in self.fleet.machines)
 
     def _cut(self) -> None:
         """Say which requests the run leaves behind: those of the engines, then those on their way to one."""

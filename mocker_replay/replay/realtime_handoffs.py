@@ -8,6 +8,7 @@ is decided where an accelerated run decides it (`_core/disaggregation`).
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 
 from mocker_replay._core.fleet import Fleet
@@ -44,6 +45,8 @@ class LiveHandoffs:
         note_now: Callable[[], None],
         on_settled: Callable[[], None],
         fail: Callable[[Exception], None],
+        *,
+        measured: bool,
     ) -> None:
         assert fleet.handoffs is not None, "the fleet has two pools"
         self._fleet = fleet
@@ -55,6 +58,7 @@ class LiveHandoffs:
         self._note_now = note_now
         self._on_settled = on_settled
         self._fail = fail
+        self._measured = measured
         self._wanted = False  # a look is to come
         self._closed = False
 
@@ -67,6 +71,11 @@ class LiveHandoffs:
     def at_rest(self) -> bool:
         """Nobody owns anything of a handoff."""
         return self._handoffs.num_open == 0
+
+    @property
+    def nothing_is_due(self) -> bool:
+        """No transfer is under way, and everything that was told has been looked at."""
+        return not self._wanted and not self._handoffs.has_facts and self.next_transfer_ms == math.inf
 
     def close(self) -> None:
         """The run is over: nothing follows from anything any more."""
@@ -109,7 +118,9 @@ class LiveHandoffs:
             pass
 
     def leave(self) -> None:
-        """The client that is due leaves."""
+        """The client that is due leaves; what machines have told by now comes before that."""
+        if self._measured:
+            self.settle()
         request, *_ = self._fleet.take_cancel()
         self._recorder.packed_step(NO_WORKER, "leave", self._fleet.now_ms, request)
         self._tell()

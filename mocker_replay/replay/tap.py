@@ -26,6 +26,7 @@ class Tap:
     Args:
         consume: takes the records of a step, with the measured time [ms].
         on_end: called with the requests that ended, and with none after each step taken while none is in flight.
+        tells_idle: also with none after each step that leaves a machine idle.
         on_failure: called when a step could not be dealt with; nothing is taken after that.
     """
 
@@ -37,6 +38,8 @@ class Tap:
         consume: Callable[[EventBuffer, float], None],
         on_end: Callable[[list[int]], None],
         on_failure: Callable[[Exception], None],
+        *,
+        tells_idle: bool = False,
     ) -> None:
         self._fleet = fleet
         self._recorder = recorder
@@ -44,6 +47,7 @@ class Tap:
         self._consume = consume
         self._on_end = on_end
         self._on_failure = on_failure
+        self._tells_idle = tells_idle
         self._closed = False
 
     def of_worker(self, worker: int) -> Observer:
@@ -96,7 +100,8 @@ class Tap:
                 self._fleet.clear_events()
             else:
                 self._consume(events, wall_ms)
-        if ended or not self._punctuality.in_flight.now:
+        idle = self._tells_idle and self._fleet.machines[worker].phase_name == "idle"
+        if ended or idle or not self._punctuality.in_flight.now:
             self._on_end(ended)
 
 

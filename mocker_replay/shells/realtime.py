@@ -147,6 +147,12 @@ class RealtimeShell:
         """Commands on the command lane, which the machine has not seen."""
         return [queued.command for queued in self.commands.items()]
 
+    @property
+    def waits_for_command(self) -> bool:
+        """Only a command could move the machine, none is on its way, and all that was published has been dealt with."""
+        on_the_way = self._outbox or self.events.unsettled or len(self.commands) or len(self.cancels)
+        return not on_the_way and self.machine.phase_name == "idle" and self._internal_ms is None
+
     # -- running ------------------------------------------------------------------------------------
 
     async def run(self) -> None:

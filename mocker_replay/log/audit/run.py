@@ -211,6 +211,8 @@ class _Pass:
         report.figures_not_compared = self.untold
         for name, rule in report.rules.items():
             if name in HANDOFF_RULES:
+                if self.suspended is not None:
+                    report.not_checked[name] = f"two requests of one name live from line {self.suspended.line} on"
                 continue
             if name not in decided_by(self.setup.level):
                 report.not_checked[name] = f"needs level {rule.level}"
@@ -249,7 +251,9 @@ class _PassOfRoles(_Pass):
             self.order.skip()
             return
         self.order.count(event)
-        for handlers in (self.totals.any, self.handoffs.before):
+        if event["event"] == LogEvent.ARRIVAL and self.suspended is None and self.handoffs.repeats_a_name(event):
+            self._suspend()
+        for handlers in (self.totals.any, self.handoffs.before if self.suspended is None else {}):
             if event["event"] in handlers:
                 handlers[event["event"]](event)
 
@@ -257,7 +261,8 @@ class _PassOfRoles(_Pass):
         assert reader.footer is not None, "the lines end with a footer or an error"
         footer, at = reader.footer, Place(self._line + 1, None)
         self.totals.finish(footer, reader.num_events, reader.hexdigest(), at, follow_requests=False)
-        self.handoffs.finish(str(footer.get("end")), at)
+        if self.suspended is None:
+            self.handoffs.finish(str(footer.get("end")), at)
 
 
 def _merged(*tables: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
