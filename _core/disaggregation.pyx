@@ -526,9 +526,9 @@ cdef class Disaggregation:
         return self.transfers.next_due()
 
     @property
-    def has_facts(self):
-        """Something was seen that nobody has acted on."""
-        return self.num_facts > 0
+    def has_work(self):
+        """Something was seen that nobody has acted on, or a command is in line."""
+        return self.num_facts > 0 or self.commands.count > 0
 
     def living(self):
         """(request, worker, rank) of everybody who arrived and has not ended, in order of requests: where it decodes or

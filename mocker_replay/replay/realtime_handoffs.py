@@ -75,7 +75,7 @@ class LiveHandoffs:
     @property
     def nothing_is_due(self) -> bool:
         """No transfer is under way, and everything that was told has been looked at."""
-        return not self._wanted and not self._handoffs.has_facts and self.next_transfer_ms == math.inf
+        return not self._wanted and not self._handoffs.has_work and self.next_transfer_ms == math.inf
 
     def close(self) -> None:
         """The run is over: nothing follows from anything any more."""
@@ -85,9 +85,9 @@ class LiveHandoffs:
 
     def give_next(self) -> int | None:
         """Put the command that is due on the lane of its machine; whose it was, None when nothing is due."""
-        told = self._handoffs.has_facts
+        due = self._handoffs.has_work
         given = self._fleet.take_command()
-        if told or given is not None or len(self._fleet.out):
+        if due or given is not None or len(self._fleet.out):
             self._recorder.packed_step(NO_WORKER, "settle", self._fleet.now_ms)
         self._tell()
         if given is None:
