@@ -6,7 +6,6 @@ Decides what a client is called and what it reads. Never decides when a row arri
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Callable
 
 from mocker_replay.config import RealtimeOptions
@@ -49,19 +48,14 @@ class Clients:
         self, rank: Rank, row: int, prompt: Prompt, output_tokens: int, priority: int, times: tuple[float, float]
     ) -> tuple[Registration, RequestStream]:
         """Register the request of a row; `times` as in `Rank.prepare`."""
-        request = GenerateRequest(
-            max_output_tokens=output_tokens, client_id=self._client_id(rank, row), priority=priority
-        )
-        return rank.prepare(request, scheduler_id=row, prompt=prompt, times=times)
-
-    def _client_id(self, rank: Rank, row: int) -> uuid.UUID:
         name = self._name_of(row)
         client_id = stable_request_uuid(_NAME_SEED, name)
         while rank.routes.by_client(client_id) is not None:
             # Two rows of one name may be in flight; their clients are two.
             name += f"#{row}"
             client_id = stable_request_uuid(_NAME_SEED, name)
-        return client_id
+        request = GenerateRequest(max_output_tokens=output_tokens, client_id=client_id, priority=priority)
+        return rank.prepare(request, scheduler_id=row, prompt=prompt, times=times)
 
     def start(self, row: int, stream: RequestStream, submission: Submission, *, may_be_refused: bool = False) -> None:
         """A client begins to read."""
