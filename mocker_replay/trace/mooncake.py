@@ -1,7 +1,8 @@
 """Mooncake JSONL: one request a line, optionally in sessions.
 
 Decides how a file becomes row batches, in two readings: `scan` finds all faults and the facts, `batches`
-delivers the rows. Neither keeps rows; both keep one small record per named session.
+delivers the rows. Both keep one small record per named session. The rows of a small file are kept from the first
+reading to the second, which then needs no file.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from mocker_replay.trace.repair import Repaired
 
 SCAN_ROWS: Final = 1024
+KEPT_BYTES: Final = 4 * 2**20  # columns of a trace that are kept from one reading to the next
+_NAME_BYTES: Final = 100  # of a name, roughly
 _ID_END: Final = 2**64
 
 
@@ -37,6 +40,7 @@ class MooncakeTrace:
         self._facts: TraceFacts | None = None
         self._scanner = MooncakeLines()
         self._first_private_id = 0  # above all ids of the file, once scanned
+        self._kept: list[Columns] | None = None  # all rows, in blocks of SCAN_ROWS; None: too many, or not scanned
 
     def __enter__(self) -> MooncakeTrace:
         return self
@@ -59,8 +63,7 @@ class MooncakeTrace:
         faults = FaultList(self._file.shown_path, self._file.locate)
         sessions = SessionTable(self._rules, faults)
         first_row, next_private_id = 0, self._first_private_id
-        for block in self._file.blocks(max_rows):
-            columns = read_columns(block, self._rules, faults, self._scanner, is_checked=True)
+        for columns in self._columns(max_rows, faults):
             batch = self._batch(columns, sessions, first_row, next_private_id)
             if faults:
                 break
@@ -70,6 +73,14 @@ class MooncakeTrace:
                 yield batch
         if faults or self._file.digest != facts.digest:
             raise whole_file_error(self._file.shown_path, "must not change while it is replayed, but did")
+
+    def _columns(self, max_rows: int, faults: FaultList) -> Iterator[Columns]:
+        """The rows for a second time, at most `max_rows` at once."""
+        if self._kept is not None and max_rows >= SCAN_ROWS:
+            yield from self._kept
+            return
+        for block in self._file.blocks(max_rows):
+            yield read_columns(block, self._rules, faults, self._scanner, is_checked=True)
 
     def repaired(self, *, drop: bool = False) -> Repaired:
         """A copy without faults, and what was done to it; see `mocker_replay.trace.repair`."""
@@ -81,18 +92,24 @@ class MooncakeTrace:
         faults = FaultList(self._file.shown_path, self._file.locate)
         sessions = SessionTable(self._rules, faults)
         tally = Tally()
+        kept, num_bytes = [], 0
         for block in self._file.blocks(SCAN_ROWS):
             columns = read_columns(block, self._rules, faults, self._scanner)
             needed = num_trace_blocks(columns.input_tokens, self._rules.trace_block_size)
             _require_few_private(columns, needed, faults)
             tally.add(columns, needed)
             sessions.place(columns)
+            num_bytes += _num_bytes(columns)
+            kept.append(columns)
+            if num_bytes > KEPT_BYTES:
+                kept.clear()
         sessions.finish()
         if tally.num_rows == 0 and not faults:
             raise whole_file_error(self._file.shown_path, "must hold at least one request")
         self._reserve_private_ids(tally, faults)
         if faults:
             raise faults.error()
+        self._kept = kept if num_bytes <= KEPT_BYTES else None
         return TraceFacts(
             path=self._file.path,
             name=self._file.name,
@@ -154,6 +171,13 @@ def _require_few_private(columns: Columns, needed: Int64s, faults: FaultList) ->
     for at in np.flatnonzero(missing > MAX_MISSING_IDS):
         rule = f"must not leave more than {MAX_MISSING_IDS} blocks without an id, but leaves {missing[at]}"
         faults.add(int(columns.lines[at]), "hash_ids", rule)
+
+
+def _num_bytes(columns: Columns) -> int:
+    """Memory of columns, roughly."""
+    names = len(columns.session_ids or ()) + len(columns.request_ids or ())
+    authored = sum(8 * len(ids) for ids in columns.output_ids or () if ids is not None)
+    return 80 * len(columns.lines) + columns.hash_ids.nbytes + _NAME_BYTES * names + authored
 
 
 def _num_private(columns: Columns, rules: MooncakeRules) -> int:
