@@ -16,6 +16,7 @@ from mocker_replay._core.mooncake_lines import MooncakeLines
 from mocker_replay.trace.base import Int64s, RowBatch, TraceFacts
 from mocker_replay.trace.block_ids import MAX_MISSING_IDS, exact_ids
 from mocker_replay.trace.faults import FaultList, whole_file_error
+from mocker_replay.trace.kept_rows import KeptRows
 from mocker_replay.trace.line_file import Lines
 from mocker_replay.trace.mooncake_columns import Columns, num_trace_blocks, read_columns
 from mocker_replay.trace.mooncake_row import MooncakeRules
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from mocker_replay.trace.repair import Repaired
 
 SCAN_ROWS: Final = 1024
-KEPT_BYTES: Final = 4 * 2**20  # columns of a trace that are kept from one reading to the next
-_NAME_BYTES: Final = 100  # of a name, roughly
 _ID_END: Final = 2**64
 
 
@@ -40,7 +39,7 @@ class MooncakeTrace:
         self._facts: TraceFacts | None = None
         self._scanner = MooncakeLines()
         self._first_private_id = 0  # above all ids of the file, once scanned
-        self._kept: list[Columns] | None = None  # all rows, in blocks of SCAN_ROWS; None: too many, or not scanned
+        self._kept: KeptRows | None = None  # in blocks of SCAN_ROWS; None: not scanned
 
     def __enter__(self) -> MooncakeTrace:
         return self
@@ -76,7 +75,7 @@ class MooncakeTrace:
 
     def _columns(self, max_rows: int, faults: FaultList) -> Iterator[Columns]:
         """The rows for a second time, at most `max_rows` at once."""
-        if self._kept is not None and max_rows >= SCAN_ROWS:
+        if self._kept is not None and self._kept.is_whole and max_rows >= SCAN_ROWS:
             yield from self._kept
             return
         for block in self._file.blocks(max_rows):
@@ -92,24 +91,21 @@ class MooncakeTrace:
         faults = FaultList(self._file.shown_path, self._file.locate)
         sessions = SessionTable(self._rules, faults)
         tally = Tally()
-        kept, num_bytes = [], 0
+        kept = KeptRows()
         for block in self._file.blocks(SCAN_ROWS):
             columns = read_columns(block, self._rules, faults, self._scanner)
             needed = num_trace_blocks(columns.input_tokens, self._rules.trace_block_size)
             _require_few_private(columns, needed, faults)
             tally.add(columns, needed)
             sessions.place(columns)
-            num_bytes += _num_bytes(columns)
-            kept.append(columns)
-            if num_bytes > KEPT_BYTES:
-                kept.clear()
+            kept.add(columns)
         sessions.finish()
         if tally.num_rows == 0 and not faults:
             raise whole_file_error(self._file.shown_path, "must hold at least one request")
         self._reserve_private_ids(tally, faults)
         if faults:
             raise faults.error()
-        self._kept = kept if num_bytes <= KEPT_BYTES else None
+        self._kept = kept
         return TraceFacts(
             path=self._file.path,
             name=self._file.name,
@@ -171,13 +167,6 @@ def _require_few_private(columns: Columns, needed: Int64s, faults: FaultList) ->
     for at in np.flatnonzero(missing > MAX_MISSING_IDS):
         rule = f"must not leave more than {MAX_MISSING_IDS} blocks without an id, but leaves {missing[at]}"
         faults.add(int(columns.lines[at]), "hash_ids", rule)
-
-
-def _num_bytes(columns: Columns) -> int:
-    """Memory of columns, roughly."""
-    names = len(columns.session_ids or ()) + len(columns.request_ids or ())
-    authored = sum(8 * len(ids) for ids in columns.output_ids or () if ids is not None)
-    return 80 * len(columns.lines) + columns.hash_ids.nbytes + _NAME_BYTES * names + authored
 
 
 def _num_private(columns: Columns, rules: MooncakeRules) -> int:

@@ -332,7 +332,7 @@ def test_an_option_out_of_range_is_refused(tmp_path: Path, options: dict[str, An
 
 
 def test_a_file_that_changes_after_the_scan_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mocker_replay.trace.mooncake.KEPT_BYTES", 0)  # read again, as a longer trace is
+    monkeypatch.setattr("mocker_replay.trace.kept_rows.KEPT_BYTES", -1)  # read again, as a longer trace is
     path = tmp_path / "trace.jsonl"
     path.write_text(json.dumps(ROW))
     for replacement in (row(input_length=7), row(timestamp="x")):
@@ -360,7 +360,7 @@ def test_rows_kept_and_rows_read_again_are_the_same(name: str, monkeypatch: pyte
     with open_trace(path) as trace:
         assert trace.scan().num_rows > 0
         kept = list(trace.batches())
-    monkeypatch.setattr("mocker_replay.trace.mooncake.KEPT_BYTES", 0)
+    monkeypatch.setattr("mocker_replay.trace.kept_rows.KEPT_BYTES", -1)
     with open_trace(path) as trace:
         again = list(trace.batches())
     assert len(kept) == len(again)
