@@ -18,7 +18,7 @@ from libc.stdlib cimport calloc, free, malloc
 
 from .driver cimport PHASE_IDLE, PHASE_IN_PASS, Machine
 from .ends cimport Ends
-from .event_buffer cimport CMD_CANCEL, CMD_SUBMIT, EV_ARRIVAL, EV_CUT, EV_TERMINAL, TERM_COMPLETED, Event
+from .event_buffer cimport CMD_CANCEL, CMD_SUBMIT, EV_ARRIVAL, EV_CUT, EV_QUIET_PASS, EV_TERMINAL, TERM_COMPLETED, Event
 from .lanes cimport Envelope, lane_pop
 from .policy cimport DECIDE_PLACEMENT, record_decision
 
@@ -424,6 +424,7 @@ cdef class Fleet:
         cdef double before_ms = min(min(self.arrivals.next_due(), self.leaving.next_due()),
                                     min(self.sample_ms, self.horizon_ms))
         cdef double first_ms, second_ms, at
+        cdef Py_ssize_t told
         cdef int32_t i
         cdef int32_t worker = 0
         while self.out.count < max_records:
@@ -436,10 +437,13 @@ cdef class Fleet:
                     second_ms = at
             if not first_ms < min(before_ms, second_ms) or first_ms > until_ms:
                 break
-            if not (<Machine>self.workers[worker]).pass_quietly():
+            told = self.out.count
+            if not (<Machine>self.workers[worker]).pass_quietly(min(before_ms, second_ms), until_ms, max_records):
                 break
-            self.now_ms = max(self.now_ms, first_ms)
-            self._note_event()
+            for told in range(told, self.out.count):
+                if self.out.records[told].kind == EV_QUIET_PASS:
+                    self.now_ms = max(self.now_ms, self.out.records[told].t_ms)
+                    self._note_event()
         return 0
 
     cdef bint tell_ends(self) except -1 nogil:
