@@ -19,14 +19,21 @@ cdef struct Arrival:
 
 
 cdef class Arrivals:
-    cdef Arrival* heap                   # (capacity,) binary min-heap by (due_ms, order, turn), owned
-    cdef int64_t count
-    cdef int64_t capacity
+    # Rows in order of (due_ms, order, turn): those that came in that order in a queue, the others in a binary min-heap.
+    cdef Arrival* queue                  # (queue_capacity,), those of [queue_first, queue_end), owned
+    cdef int64_t queue_first
+    cdef int64_t queue_end
+    cdef int64_t queue_capacity
+    cdef Arrival* heap                   # (heap_capacity,), owned
+    cdef int64_t heap_count
+    cdef int64_t heap_capacity
     cdef uint8_t* withdrawn              # (withdrawn_capacity,) by request: 1 = never arrives, owned
     cdef int64_t withdrawn_capacity
 
     cdef double next_due(self) noexcept nogil
+    cdef Arrival* first(self) noexcept nogil
     cdef int push(self, Arrival* arrival) except -1 nogil
+    cdef int _push_behind(self, Arrival* arrival) except -1 nogil
     cdef int push_columns(self, double[::1] due_ms, int32_t[::1] request, int64_t[::1] order, int64_t[::1] turn,
                           int64_t[::1] session, int64_t[::1] input_tokens, int64_t[::1] output_tokens,
                           int64_t[::1] hash_offsets, uint64_t[::1] hash_ids, double[::1] cancel_after_ms,

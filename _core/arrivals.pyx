@@ -1,12 +1,13 @@
-"""Rows of a trace that are not due yet, the next one first: a heap by (time, order, turn).
+"""Rows of a trace that are not due yet, the next one first, by (time, order, turn).
 
-Decides nothing: who is placed where, and when, is the fleet's. A row that is withdrawn stays in the heap until it is
-the next one, and is then forgotten, so that withdrawing many costs no search.
+Most traces are sorted: a row that comes behind all others waits in a queue, any other in a heap. Decides nothing: who is
+placed where, and when, is the fleet's. A row that is withdrawn stays until it is the next one, and is then forgotten, so
+that withdrawing many costs no search.
 """
 cimport cython
 from libc.math cimport INFINITY
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy, memmove, memset
 
 from typing import NamedTuple
 
@@ -40,31 +41,39 @@ cdef inline bint _before(Arrival* a, Arrival* b) noexcept nogil:
 cdef class Arrivals:
     def __dealloc__(self):
         cdef int64_t i
-        for i in range(self.count):
+        for i in range(self.heap_count):
             free(self.heap[i].hash_ids)
+        for i in range(self.queue_first, self.queue_end):
+            free(self.queue[i].hash_ids)
         free(self.heap)
+        free(self.queue)
         free(self.withdrawn)
 
     def __len__(self):
-        return self.count
+        return self.heap_count + self.queue_end - self.queue_first
 
     cdef double next_due(self) noexcept nogil:
         """When the next row arrives [ms]; INFINITY when none is known."""
-        return self.heap[0].due_ms if self.count > 0 else INFINITY
+        cdef const Arrival* first = self.first()
+        return first.due_ms if first is not NULL else INFINITY
+
+    cdef Arrival* first(self) noexcept nogil:
+        """The next row; NULL when none is known."""
+        cdef Arrival* queued = &self.queue[self.queue_first] if self.queue_first < self.queue_end else NULL
+        if self.heap_count == 0 or (queued is not NULL and _before(queued, &self.heap[0])):
+            return queued
+        return &self.heap[0]
 
     cdef int push(self, Arrival* arrival) except -1 nogil:
-        cdef Arrival* grown
+        """Behind the queue if it comes after all that is there, else into the heap."""
         cdef int64_t at, parent
-        if self.count == self.capacity:
-            grown = <Arrival*>realloc(self.heap, (self.capacity * 2 + 64) * sizeof(Arrival))
-            if grown is NULL:
-                free(arrival.hash_ids)
-                with gil:
-                    raise MemoryError("arrivals")
-            self.heap = grown
-            self.capacity = self.capacity * 2 + 64
-        at = self.count
-        self.count += 1
+        if self.queue_first == self.queue_end or _before(&self.queue[self.queue_end - 1], arrival):
+            return self._push_behind(arrival)
+        if self.heap_count == self.heap_capacity:
+            self.heap = _grown(self.heap, self.heap_capacity, arrival)
+            self.heap_capacity = self.heap_capacity * 2 + 64
+        at = self.heap_count
+        self.heap_count += 1
         while at > 0:
             parent = (at - 1) // 2
             if not _before(arrival, &self.heap[parent]):
@@ -72,6 +81,19 @@ cdef class Arrivals:
             self.heap[at] = self.heap[parent]
             at = parent
         self.heap[at] = arrival[0]
+        return 0
+
+    cdef int _push_behind(self, Arrival* arrival) except -1 nogil:
+        if self.queue_end == self.queue_capacity:
+            if self.queue_first >= self.queue_capacity - self.queue_capacity // 2:
+                self.queue_end -= self.queue_first
+                memmove(self.queue, &self.queue[self.queue_first], self.queue_end * sizeof(Arrival))
+                self.queue_first = 0
+            if self.queue_end == self.queue_capacity:
+                self.queue = _grown(self.queue, self.queue_capacity, arrival)
+                self.queue_capacity = self.queue_capacity * 2 + 64
+        self.queue[self.queue_end] = arrival[0]
+        self.queue_end += 1
         return 0
 
     cdef int push_columns(self, double[::1] due_ms, int32_t[::1] request, int64_t[::1] order, int64_t[::1] turn,
@@ -139,9 +161,11 @@ cdef class Arrivals:
     cdef void drop_withdrawn(self) noexcept nogil:
         """The next row is one that arrives."""
         cdef Arrival gone
-        while self.count > 0 and self.heap[0].request < self.withdrawn_capacity and self.withdrawn[self.heap[0].request]:
+        cdef const Arrival* first = self.first()
+        while first is not NULL and first.request < self.withdrawn_capacity and self.withdrawn[first.request]:
             self.take_first(&gone)
             free(gone.hash_ids)
+            first = self.first()
 
     cdef int pop(self, Arrival* arrival) noexcept nogil:
         self.take_first(arrival)
@@ -153,18 +177,32 @@ cdef class Arrivals:
         cdef Arrival last
         cdef int64_t at = 0
         cdef int64_t child
-        arrival[0] = self.heap[0]
-        self.count -= 1
-        last = self.heap[self.count]
+        cdef const Arrival* first = self.first()
+        arrival[0] = first[0]
+        if self.queue_first < self.queue_end and first == &self.queue[self.queue_first]:
+            self.queue_first += 1
+            return
+        self.heap_count -= 1
+        last = self.heap[self.heap_count]
         while True:
             child = 2 * at + 1
-            if child >= self.count:
+            if child >= self.heap_count:
                 break
-            if child + 1 < self.count and _before(&self.heap[child + 1], &self.heap[child]):
+            if child + 1 < self.heap_count and _before(&self.heap[child + 1], &self.heap[child]):
                 child += 1
             if not _before(&self.heap[child], &last):
                 break
             self.heap[at] = self.heap[child]
             at = child
-        if self.count > 0:
+        if self.heap_count > 0:
             self.heap[at] = last
+
+
+cdef Arrival* _grown(Arrival* rows, int64_t capacity, Arrival* arrival) except NULL nogil:
+    """Room for twice as many rows; without it the one to come is given up."""
+    cdef Arrival* grown = <Arrival*>realloc(rows, (capacity * 2 + 64) * sizeof(Arrival))
+    if grown is NULL:
+        free(arrival.hash_ids)
+        with gil:
+            raise MemoryError("arrivals")
+    return grown

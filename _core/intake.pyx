@@ -63,17 +63,17 @@ cdef class Intake:
     def next_arrival(self):
         """The row to place, after "place": (request, input tokens, hash ids)."""
         cdef int64_t i
-        cdef Arrival* arrival = &self.arrivals.heap[0]
+        cdef Arrival* arrival = self.arrivals.first()
         return arrival.request, arrival.n_in, [arrival.hash_ids[i] for i in range(arrival.num_hash_ids)]
 
     @property
     def next_request(self):
         """The row to place, after "place"."""
-        return self.arrivals.heap[0].request
+        return self.arrivals.first().request
 
     def next_terms(self):
         """What else is known of that row: (output tokens, priority, deadline [ms], inf if nobody said, arrival [ms])."""
-        cdef Arrival* arrival = &self.arrivals.heap[0]
+        cdef Arrival* arrival = self.arrivals.first()
         return arrival.n_out, arrival.priority, arrival.due_ms + arrival.deadline_after_ms, arrival.due_ms
 
     @property
