@@ -39,6 +39,7 @@ cdef class Collector:
     cdef readonly int32_t num_prefill_workers   # the first of all; 0 = workers have no roles
     cdef readonly Py_ssize_t num_rows       # largest request ordinal seen + 1
     cdef Py_ssize_t _row_capacity
+    cdef Py_ssize_t _num_open               # rows whose columns are filled, whether they have arrived or not
     cdef int64_t[NUM_DECISIONS] _decisions  # of a policy, by kind
     cdef dict _column_types                 # name -> (dtype, fill) of the columns, name -> dtype of readmissions
     cdef dict _readmission_types
@@ -50,18 +51,16 @@ cdef class Collector:
     cdef double* _second_token_ms
     cdef double* _last_token_ms
     cdef double* _terminal_ms
-    cdef int64_t* _input_tokens
-    cdef int64_t* _requested_output_tokens
-    cdef int64_t* _output_tokens
-    cdef int64_t* _reused_tokens_max        # over all admissions
-    cdef int64_t* _reused_tokens_first      # of the first admission
-    cdef int64_t* _needed                   # figures of a rejection or failure, -1 absent
-    cdef int64_t* _available
+    cdef int32_t* _input_tokens
+    cdef int32_t* _requested_output_tokens
+    cdef int32_t* _output_tokens
+    cdef int32_t* _reused_tokens_max        # over all admissions
+    cdef int32_t* _reused_tokens_first      # of the first admission
     cdef int32_t* _num_admissions
     cdef int32_t* _num_preemptions
     cdef int32_t* _worker                   # -1 not arrived
     cdef int32_t* _rank
-    cdef int32_t* _session                  # ordinal, -1 none
+    cdef int32_t* _session                  # ordinal, -1 none; NULL while no request has one
     cdef int32_t* _turn
     cdef int8_t* _status                    # -1 not arrived, -2 arrived and not terminal, else TerminalStatus
     cdef int8_t* _reason                    # TerminalReason, -1 none
@@ -79,6 +78,7 @@ cdef class Collector:
     cdef int8_t* _decode_refused                # 1 = that rank did not accept it
     cdef int8_t* _readmission_decode            # 1 = it happened on a decode worker
 
+    cdef dict _refusals                     # row -> (needed, available) of a rejection or failure
     cdef int64_t* _gauges                   # (num_workers * dp_size, 5), owned: active, inactive blocks, running,
                                             # waiting, preemptions not published yet
     cdef GapPool _gap_pool
@@ -103,5 +103,8 @@ cdef class Collector:
     cdef int _hand_off(self, const Event* event) except -1 nogil
     cdef int32_t _rank_of_row(self, Py_ssize_t row) noexcept nogil
     cdef int _point_at_stages(self) except -1
-    cdef int _grow_rows(self, Py_ssize_t wanted) except -1
+    cdef int _open_rows(self, Py_ssize_t wanted) except -1
+    cdef int _add_sessions(self) except -1
+    cdef int _grow_rows(self, Py_ssize_t capacity) except -1
+    cdef object _column(self, str name)
     cdef int _grow_readmissions(self) except -1

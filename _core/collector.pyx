@@ -39,6 +39,7 @@ cdef enum:
     NOT_ARRIVED = -1
     NOT_TERMINAL = -2
     NUM_GAUGES = 4
+    ROWS_OPENED = 4096
     RANK_WORDS = 5   # gauges, then preemptions not published yet
 
 # name -> (dtype, fill)
@@ -49,11 +50,11 @@ COLUMN_TYPES = {
     "second_token_ms": ("f8", NAN),
     "last_token_ms": ("f8", NAN),
     "terminal_ms": ("f8", NAN),
-    "input_tokens": ("i8", 0),
-    "requested_output_tokens": ("i8", 0),
-    "output_tokens": ("i8", 0),
-    "reused_tokens_max": ("i8", 0),
-    "reused_tokens_first": ("i8", 0),
+    "input_tokens": ("i4", 0),
+    "requested_output_tokens": ("i4", 0),
+    "output_tokens": ("i4", 0),
+    "reused_tokens_max": ("i4", 0),
+    "reused_tokens_first": ("i4", 0),
     "needed": ("i8", -1),
     "available": ("i8", -1),
     "num_admissions": ("i4", 0),
@@ -65,6 +66,8 @@ COLUMN_TYPES = {
     "status": ("i1", NOT_ARRIVED),
     "reason": ("i1", -1),
 }
+SESSION_COLUMNS = ("session", "turn")
+REFUSAL_COLUMNS = ("needed", "available")
 _READMISSION_TYPES = {
     "readmission_request": "i8", "readmission_ms": "f8", "readmission_reused_tokens": "i8",
 }
@@ -98,6 +101,7 @@ cdef class Collector:
             raise MemoryError(f"gauges of {num_workers * dp_size} ranks")
         self._gap_pool = GapPool(num_workers * dp_size)
         self._arrays = {}
+        self._refusals = {}
         self._grow_rows(1024)
         self._grow_readmissions()
 
@@ -172,18 +176,22 @@ cdef class Collector:
         if row < 0:
             _fail(event, "a request ordinal is not negative")
         if row >= self.num_rows:
-            if row >= self._row_capacity:
+            if row >= self._num_open:
                 with gil:
-                    self._grow_rows(row + 1)
+                    self._open_rows(row + 1)
             self.num_rows = row + 1
         if self._status[row] != NOT_ARRIVED:
             _fail(event, "its request has arrived before")
         self._status[row] = NOT_TERMINAL
         self._arrival_ms[row] = event.t_ms
-        self._input_tokens[row] = event.a
-        self._requested_output_tokens[row] = event.b
-        self._session[row] = <int32_t>event.c
-        self._turn[row] = <int32_t>event.d
+        self._input_tokens[row] = <int32_t>event.a
+        self._requested_output_tokens[row] = <int32_t>event.b
+        if self._session is NULL and (event.c != -1 or event.d != 0):
+            with gil:
+                self._add_sessions()
+        if self._session is not NULL:
+            self._session[row] = <int32_t>event.c
+            self._turn[row] = <int32_t>event.d
         self._worker[row] = event.worker
         self._rank[row] = event.rank
         self._totals.arrivals += 1
@@ -195,7 +203,7 @@ cdef class Collector:
         cdef bint decode = self.num_prefill_workers > 0 and event.worker >= self.num_prefill_workers
         if self._num_admissions[row] == 0:
             self._first_admit_ms[row] = event.t_ms
-            self._reused_tokens_first[row] = event.a
+            self._reused_tokens_first[row] = <int32_t>event.a
         else:
             if self._num_readmissions == self._readmission_capacity:
                 with gil:
@@ -208,7 +216,7 @@ cdef class Collector:
             self._num_readmissions += 1
         self._num_admissions[row] += 1
         if not decode:
-            self._reused_tokens_max[row] = max(self._reused_tokens_max[row], event.a)
+            self._reused_tokens_max[row] = max(self._reused_tokens_max[row], <int32_t>event.a)
             return 0
         if event.b == 0:
             self._decode_admit_ms[row] = event.t_ms
@@ -266,12 +274,12 @@ cdef class Collector:
     cdef int _end_request(self, const Event* event, const int64_t* words) except -1 nogil:
         cdef Py_ssize_t row = self._row_of(event)
         self._terminal_ms[row] = event.t_ms
-        self._output_tokens[row] = event.b
+        self._output_tokens[row] = <int32_t>event.b
         self._last_token_ms[row] = event.x
         self._reason[row] = <int8_t>event.c
         if event.d >= 0 and words is not NULL:
-            self._needed[row] = words[event.d]
-            self._available[row] = words[event.d + 1]
+            with gil:
+                self._refusals[row] = (words[event.d], words[event.d + 1])
         if event.worker >= self.num_prefill_workers > 0 and self._decode_worker[row] < 0:
             # Refused there: it was sent to that rank, and is none of its requests.
             self._decode_worker[row], self._decode_rank[row] = event.worker, event.rank
@@ -297,19 +305,40 @@ cdef class Collector:
     cdef int _cut(self, const Event* event) except -1 nogil:
         """The run ends with this request unfinished: it keeps its figures, but its gaps leave the pool."""
         cdef Py_ssize_t row = self._row_of(event)
-        self._output_tokens[row] = event.a
+        self._output_tokens[row] = <int32_t>event.a
         self._last_token_ms[row] = event.x
         return self._gap_pool.take_back(row, self._rank_of_row(row), event.a, event.x)
 
-    cdef int _grow_rows(self, Py_ssize_t wanted) except -1:
-        """Make room for `wanted` rows; arrays handed out earlier keep the old memory."""
-        cdef Py_ssize_t capacity = max(wanted, self._row_capacity + self._row_capacity // 2)
-        for name, (dtype, fill) in self._column_types.items():
-            grown = np.empty(capacity, dtype)
-            if self._row_capacity:
-                grown[:self._row_capacity] = self._arrays[name]
-            grown[self._row_capacity:] = fill
-            self._arrays[name] = grown
+    cdef int _open_rows(self, Py_ssize_t wanted) except -1:
+        """Fill the columns of `wanted` rows at least, some at a time: memory nobody has written to is none."""
+        cdef Py_ssize_t end
+        if wanted > self._row_capacity:
+            self._grow_rows(max(wanted, self._row_capacity + self._row_capacity // 2))
+        end = min(self._row_capacity, max(wanted, self._num_open + ROWS_OPENED))
+        for name, array in self._arrays.items():
+            if name in self._column_types:
+                array[self._num_open:end] = self._column_types[name][1]
+        self._num_open = end
+        return 0
+
+    cdef int _add_sessions(self) except -1:
+        """Columns that most traces do not need."""
+        for name in SESSION_COLUMNS:
+            dtype, fill = self._column_types[name]
+            self._arrays[name] = np.empty(self._row_capacity, dtype)
+            self._arrays[name][:self._num_open] = fill
+        self._session = _i4(self._arrays["session"])
+        self._turn = _i4(self._arrays["turn"])
+        return 0
+
+    cdef int _grow_rows(self, Py_ssize_t capacity) except -1:
+        """Make room for `capacity` rows; arrays handed out earlier keep the old memory."""
+        for name, (dtype, _) in self._column_types.items():
+            if name in self._arrays or name not in (*SESSION_COLUMNS, *REFUSAL_COLUMNS):
+                grown = np.empty(capacity, dtype)
+                if self._num_open:
+                    grown[:self._num_open] = self._arrays[name][:self._num_open]
+                self._arrays[name] = grown
         self._row_capacity = capacity
         self._arrival_ms = _f8(self._arrays["arrival_ms"])
         self._first_admit_ms = _f8(self._arrays["first_admit_ms"])
@@ -317,19 +346,18 @@ cdef class Collector:
         self._second_token_ms = _f8(self._arrays["second_token_ms"])
         self._last_token_ms = _f8(self._arrays["last_token_ms"])
         self._terminal_ms = _f8(self._arrays["terminal_ms"])
-        self._input_tokens = _i8(self._arrays["input_tokens"])
-        self._requested_output_tokens = _i8(self._arrays["requested_output_tokens"])
-        self._output_tokens = _i8(self._arrays["output_tokens"])
-        self._reused_tokens_max = _i8(self._arrays["reused_tokens_max"])
-        self._reused_tokens_first = _i8(self._arrays["reused_tokens_first"])
-        self._needed = _i8(self._arrays["needed"])
-        self._available = _i8(self._arrays["available"])
+        self._input_tokens = _i4(self._arrays["input_tokens"])
+        self._requested_output_tokens = _i4(self._arrays["requested_output_tokens"])
+        self._output_tokens = _i4(self._arrays["output_tokens"])
+        self._reused_tokens_max = _i4(self._arrays["reused_tokens_max"])
+        self._reused_tokens_first = _i4(self._arrays["reused_tokens_first"])
         self._num_admissions = _i4(self._arrays["num_admissions"])
         self._num_preemptions = _i4(self._arrays["num_preemptions"])
         self._worker = _i4(self._arrays["worker"])
         self._rank = _i4(self._arrays["rank"])
-        self._session = _i4(self._arrays["session"])
-        self._turn = _i4(self._arrays["turn"])
+        if "session" in self._arrays:
+            self._session = _i4(self._arrays["session"])
+            self._turn = _i4(self._arrays["turn"])
         self._status = _i1(self._arrays["status"])
         self._reason = _i1(self._arrays["reason"])
         if self.num_prefill_workers > 0:
@@ -363,6 +391,24 @@ cdef class Collector:
             self._readmission_decode = _i1(self._arrays["readmission_decode"])
         return 0
 
+    cdef object _column(self, str name):
+        """One column; one that nothing was entered in takes no memory."""
+        dtype, fill = self._column_types[name]
+        if name in self._arrays:
+            return self._arrays[name][:self.num_rows]
+        if name not in REFUSAL_COLUMNS or not self._refusals:
+            return np.broadcast_to(np.array(fill, dtype), (self.num_rows,))
+        column = np.full(self.num_rows, fill, dtype)
+        for row, figures in self._refusals.items():
+            column[row] = figures[REFUSAL_COLUMNS.index(name)]
+        return column
+
+    def reserve(self, Py_ssize_t num_rows):
+        """Make room for a trace of so many rows, which then grows no more."""
+        if num_rows > self._row_capacity:
+            self._grow_rows(num_rows)
+        self._gap_pool.reserve(num_rows)
+
     def columns(self):
         """Figures of every request, by ordinal.
 
@@ -372,7 +418,7 @@ cdef class Collector:
             and readmission_reused_tokens hold the admissions after the first, in order of time. No copy is made:
             the arrays are up to date until the next consume() and must not be written to.
         """
-        arrays = {name: self._arrays[name][:self.num_rows] for name in self._column_types}
+        arrays = {name: self._column(name) for name in self._column_types}
         arrays.update({name: self._arrays[name][:self._num_readmissions] for name in self._readmission_types})
         for array in arrays.values():
             array.flags.writeable = False

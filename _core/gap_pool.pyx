@@ -66,16 +66,21 @@ cdef class GapPool:
             return _contradiction(b"the previous pass of a rank lies before one already counted", -1, end_ms)
         return self._append(gaps, end_ms, <int32_t>weight)
 
+    cdef int reserve(self, Py_ssize_t num_requests) except -1 nogil:
+        """Make room for so many requests."""
+        cdef Py_ssize_t i
+        if num_requests > self._live_capacity:
+            self._live = <LiveRun*>_resized(self._live, num_requests, sizeof(LiveRun))
+            for i in range(self._live_capacity, num_requests):
+                self._live[i].interruption = NOT_LIVE
+            self._live_capacity = num_requests
+        return 0
+
     cdef int begin(self, Py_ssize_t request, int32_t rank) except -1 nogil:
         """First token of `request`, in the pass of `rank` that was counted last."""
         cdef RankGaps* gaps = &self._ranks[rank]
-        cdef Py_ssize_t capacity
         if request >= self._live_capacity:
-            capacity = max(request + 1, max(1024, self._live_capacity + self._live_capacity // 2))
-            self._live = <LiveRun*>_resized(self._live, capacity, sizeof(LiveRun))
-            for i in range(self._live_capacity, capacity):
-                self._live[i].interruption = NOT_LIVE
-            self._live_capacity = capacity
+            self.reserve(max(request + 1, max(1024, self._live_capacity + self._live_capacity // 2)))
         if self._is_live(request):
             return _contradiction(b"a request has a second first token", request, 0.0)
         if gaps.begun_end == gaps.begun_capacity:

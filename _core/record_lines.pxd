@@ -46,7 +46,7 @@ cdef class RecordLines:
     cdef list smalls
     cdef const int8_t[::1] status
     cdef const double* time[NUM_TIMES]   # borrowed; NaN = absent
-    cdef const int64_t* count[NUM_COUNTS]
+    cdef const int32_t* count[NUM_COUNTS]
     cdef const int32_t* small[NUM_SMALLS]
 
     cdef bint _is_plain(self, Py_ssize_t at)

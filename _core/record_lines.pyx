@@ -72,7 +72,6 @@ cdef class RecordLines:
         cdef char* text
         cdef char* out
         cdef const double[::1] column
-        cdef const int64_t[::1] wide
         cdef const int32_t[::1] narrow
         for i in range(begin, end):
             room += LINE_ROOM + len(<bytes>self.names[i]) + len(<bytes>self.uuids[i])
@@ -82,8 +81,8 @@ cdef class RecordLines:
             column = self.times[i]
             self.time[i] = &column[0] if self.num_rows > 0 else NULL
         for i in range(NUM_COUNTS):
-            wide = self.counts[i]
-            self.count[i] = &wide[0] if self.num_rows > 0 else NULL
+            narrow = self.counts[i]
+            self.count[i] = &narrow[0] if self.num_rows > 0 else NULL
         for i in range(NUM_SMALLS):
             narrow = self.smalls[i]
             self.small[i] = &narrow[0] if self.num_rows > 0 else NULL

@@ -72,6 +72,7 @@ class RunBooks:
         self.failure: Exception | None = None  # why the machines could not go on
         self.until_ms = math.inf if options.max_sim_time_ms is None else options.max_sim_time_ms
         self.collector = Collector(pools.num_workers, pools.dp_size, pools.num_prefill_workers)
+        self.collector.reserve(facts.num_rows)
         self.router = _router(pools.engine, options, facts)
         self.placement: PolicyPlacement | None = None
         if policy.placing is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import orjson
 
 from mocker_replay._core.record_lines import RecordLines
@@ -111,7 +112,7 @@ def _chunks(columns: Columns) -> Iterator[tuple[int, dict[str, Any]]]:
     """(first row, columns and latencies) of some rows at a time."""
     names = [name for name in columns if not name.startswith("readmission_")]
     for start in range(0, len(columns["status"]), _CHUNK_ROWS):
-        chunk = {name: columns[name][start : start + _CHUNK_ROWS] for name in names}
+        chunk = {name: np.ascontiguousarray(columns[name][start : start + _CHUNK_ROWS]) for name in names}
         yield start, chunk | {name: latency(chunk) for name, latency in _LATENCIES.items()}
 
 

@@ -162,11 +162,11 @@ def _latencies(columns: Columns, done: Bools, gap_values_ms: Float64s, gap_weigh
     one = done & (columns["output_tokens"] >= 1)
     two = done & (columns["output_tokens"] >= 2)
     described = {
-        "ttft_ms": metrics.describe(metrics.ttft_ms(columns)[one]),
-        "ttst_ms": metrics.describe(metrics.ttst_ms(columns)[two]),
-        "tpot_ms": metrics.describe(metrics.tpot_ms(columns)[two]),
+        "ttft_ms": _described(metrics.ttft_ms(columns), one),
+        "ttst_ms": _described(metrics.ttst_ms(columns), two),
+        "tpot_ms": _described(metrics.tpot_ms(columns), two),
         "itl_ms": metrics.describe_weighted(gap_values_ms, gap_weights),
-        "e2e_latency_ms": metrics.describe(metrics.e2e_ms(columns)[one]),
+        "e2e_latency_ms": _described(metrics.e2e_ms(columns), one),
         "output_token_throughput_per_user": metrics.describe_weighted(
             *metrics.per_user_throughput(gap_values_ms, gap_weights)
         ),
@@ -179,6 +179,11 @@ def _latencies(columns: Columns, done: Bools, gap_values_ms: Float64s, gap_weigh
     return samples | {
         f"{statistic}_{name}": value for name, values in described.items() for statistic, value in values.items()
     }
+
+
+def _described(values: Float64s, chosen: Bools) -> dict[str, float]:
+    """Statistics of the chosen samples; `values` is nobody's afterwards."""
+    return metrics.describe(values if chosen.all() else values[chosen], is_scratch=True)
 
 
 def _endings(columns: Columns) -> dict[str, Any]:
