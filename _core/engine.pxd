@@ -25,7 +25,7 @@ cdef class Engine:
     cdef bint drained(self) noexcept nogil
     cdef int execute_pass(self, double now_ms, EventBuffer out) except -1 nogil
     cdef int complete_pass(self, EventBuffer out, bint held_back) except -1 nogil
-    cdef bint pass_quietly(self, EventBuffer out) except -1 nogil
+    cdef bint pass_quietly(self, double before_ms, double until_ms, Py_ssize_t max_records, EventBuffer out) except -1 nogil
     cdef double next_internal_deadline(self) noexcept nogil
     cdef int process_internal_work(self, double now_ms, EventBuffer out) except -1 nogil
     cdef int submit(self, int32_t rank, int32_t request, int64_t n_in, int64_t n_out, const uint64_t* hash_ids,

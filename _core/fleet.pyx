@@ -21,7 +21,7 @@ from .arrivals cimport Arrival
 from .cancellations cimport Leaving
 from .disaggregation cimport Disaggregation
 from .driver cimport PHASE_IDLE, PHASE_IN_PASS, Machine
-from .event_buffer cimport CMD_SUBMIT, EV_CUT, EventBuffer
+from .event_buffer cimport CMD_SUBMIT, EV_CUT, EV_QUIET_PASS, EventBuffer
 from .intake cimport Intake
 from .lanes cimport Envelope, command_kind, lane_pop, make_cancel, pack_command, unpack_command
 
@@ -412,6 +412,7 @@ cdef class Fleet(Intake):
         cdef double before_ms = min(min(self.arrivals.next_due(), self.leaving.next_due()),
                                     min(self.sample_ms, self.horizon_ms))
         cdef double first_ms, second_ms, at
+        cdef Py_ssize_t told
         cdef int32_t i
         cdef int32_t worker = 0
         while self.out.count < max_records:
@@ -424,10 +425,13 @@ cdef class Fleet(Intake):
                     second_ms = at
             if not first_ms < min(before_ms, second_ms) or first_ms > until_ms:
                 break
-            if not (<Machine>self.workers[worker]).pass_quietly():
+            told = self.out.count
+            if not (<Machine>self.workers[worker]).pass_quietly(min(before_ms, second_ms), until_ms, max_records):
                 break
-            self.now_ms = max(self.now_ms, first_ms)
-            self._note_event()
+            for told in range(told, self.out.count):
+                if self.out.records[told].kind == EV_QUIET_PASS:
+                    self.now_ms = max(self.now_ms, self.out.records[told].t_ms)
+                    self._note_event()
         return 0
 
     cdef double next_instant(self) noexcept nogil:

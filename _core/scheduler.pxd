@@ -73,7 +73,8 @@ cdef class Scheduler:
     # The seam: what a flavour decides.
     cdef int execute(self, double now_ms, bint defer_prefill) except -1 nogil
     cdef bint wants_deferral(self) noexcept nogil
-    cdef bint pass_quietly(self, double end_ms, EventBuffer out) except -1 nogil
+    cdef Py_ssize_t pass_quietly(self, double end_ms, double before_ms, double until_ms, Py_ssize_t max_records,
+                                 EventBuffer out) except -1 nogil
     cdef int give_up(self, int32_t slot) except -1 nogil
     cdef int detach(self, int32_t slot) except -1 nogil
     cdef int detach_all(self) except -1 nogil

@@ -33,7 +33,7 @@ many = settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, He
 
 
 def without_storms(config: EngineConfig) -> EngineConfig:
-    """Bursts that preempt each other take thousands of passes of no length at one instant, where nothing is paid for."""
+    """Bursts that preempt each other take thousands of passes of no length at one instant, where they are free."""
     return dataclasses.replace(config, aic_nextn=None, aic_nextn_accept_rates=())
 
 
