@@ -142,6 +142,10 @@ cdef class Engine:
             _set_wall_time(<Scheduler>self.ranks[i], (self.pass_end_ms - self.pass_start_ms) / 1000.0)
             (<Scheduler>self.ranks[i]).publish_end(out, self.pass_end_ms)
         out.emplace(EV_PASS_END_CLOSE, self.pass_end_ms, self.worker, NONE, NONE)
+        if not self.pass_effect_free:
+            # A sibling that waits is asked once more: the pass end it takes part in is an occasion for those in line.
+            for i in range(self.dp_size):
+                (<Scheduler>self.ranks[i]).wake()
         self.in_pass = False
         self.poisoned = False
         if not held_back:

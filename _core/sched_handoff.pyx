@@ -57,6 +57,9 @@ cdef class HandoffScheduler(PolicyScheduler):
         """A pass had no effect: where handoffs may bring something that changes that, no other pass is due until they do."""
         self.stalled = self.handoffs.num_owned > 0
 
+    cdef void wake(self) noexcept nogil:
+        self.stalled = False
+
     # -- commands ---------------------------------------------------------------------------------
 
     cdef int submit(self, int32_t ordinal, int64_t n_in, int64_t n_out, const uint64_t* hash_ids,

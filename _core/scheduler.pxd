@@ -82,6 +82,7 @@ cdef class Scheduler:
     cdef int publish_unqueued_cuts(self, EventBuffer out, double now_ms) except -1 nogil
     cdef bint has_work(self) noexcept nogil
     cdef bint holds_any(self) noexcept nogil
+    cdef void wake(self) noexcept nogil
     cdef bint ends_unseen(self, int32_t ordinal) noexcept nogil
     cdef int hand_off(self, Envelope* envelope, double now_ms, bint in_pass, EventBuffer out) except -1 nogil
     cdef int after_cancel(self, double now_ms, EventBuffer out) except -1 nogil

@@ -194,6 +194,9 @@ cdef class Scheduler:
                 return 0
         return 0
 
+    cdef void wake(self) noexcept nogil:
+        """A pass of the group changed something."""
+
     cdef bint ends_unseen(self, int32_t ordinal) noexcept nogil:
         """Whether a request has ended in the pass in flight, which nobody knows yet."""
         return self.executed and self._unpublished_end(ordinal) is not NULL

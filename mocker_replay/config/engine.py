@@ -154,7 +154,7 @@ class EngineConfig:
         if self.worker_type != role:
             rule = f"must be {role} for the {role} workers of a disaggregated run"
             if role == "aggregated":
-                rule = "prefill and decode workers run together, each in a pool of its own; one kind alone ends no request"
+                rule = "prefill and decode workers run together, each in a pool of its own; one alone is not built yet"
             yield origin.fault("engine.worker_type", self.worker_type, rule)
         if self.timing_model.type == "external" and self.timing_model.provider != "dynamo_profile":
             rule = "not built; the external provider of this version is dynamo_profile"

@@ -11,10 +11,10 @@ import orjson
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from mocker_replay.config import RealtimeOptions, ReplayOptions, TimingModel
+from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions
 from mocker_replay.errors import ExitCode, InvariantError
 from mocker_replay.log.audit.run import audit
-from mocker_replay.log.wall import read_wall
+from mocker_replay.log.wall import bare_lines, read_wall
 from mocker_replay.replay.rerun import rerun
 from tests.property.replays import (
     NOMINAL,
@@ -29,16 +29,19 @@ from tests.property.replays import (
 )
 from tests.support.realtime_replay import Pace
 
-many = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+many = settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+
+def without_storms(config: EngineConfig) -> EngineConfig:
+    """Bursts that preempt each other take thousands of passes of no length at one instant, where they are free."""
+    return dataclasses.replace(config, aic_nextn=None, aic_nextn_accept_rates=())
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    decode = dataclasses.replace(draw(configs()), worker_type="decode")
-    if decode.aic_nextn:  # bursts that preempt each other in passes of no length take thousands of them
-        decode = dataclasses.replace(decode, timing_model=TimingModel("fixed", 1.0, 1.0))
+    decode = without_storms(dataclasses.replace(draw(configs()), worker_type="decode"))
     prefill = dataclasses.replace(
-        draw(configs()),
+        without_storms(draw(configs())),
         worker_type="prefill",
         block_size=decode.block_size,
         kv_transfer_bandwidth=draw(st.sampled_from([None, 0.0, 1.0, 4.0])),
@@ -105,3 +108,25 @@ def test_a_measured_run_runs_again_and_loses_nobody(case: Case, pace: Pace, real
     if case.options.max_sim_time_ms is None:
         assert footer["arrived"] == len(case.rows)
     assert math.isfinite(outputs.result.facts.end_ms)
+
+
+@given(cases(), paces, measured | st.just(NOMINAL), st.integers(1, 10) | st.integers(10, 60) | st.integers(30, 250))
+@many
+def test_an_interrupted_run_keeps_what_was_true(case: Case, pace: Pace, realtime: RealtimeOptions, turn: int) -> None:
+    assume(not may_get_stuck(case))
+    pace.interrupt_turn = turn
+    with tempfile.TemporaryDirectory() as name:
+        log = Path(name) / "events.jsonl"
+        try:
+            outputs = run(case, Path(name), realtime, pace)
+        except InvariantError:
+            assume(False)
+        again = rerun(log)
+        assert again.difference is None, again.difference
+        is_clean(log)
+        whole = run(case, Path(name)).log.splitlines() if realtime is NOMINAL else None
+    lines = bare_lines(outputs.log).splitlines()
+    conserves(orjson.loads(lines[-1]), outputs)
+    if whole is not None:
+        told = [line for line in lines[:-1] if b'"event":"cut"' not in line]
+        assert told == whole[: len(told)]
