@@ -129,7 +129,10 @@ def run_product_case(case: Case, folder: Path) -> Outcome:
         trace = files[0] if len(files) == 1 else files
     events = folder / "events.jsonl"
     telemetry = folder / "telemetry.jsonl" if "telemetry_sample_interval_ms" in args else None
-    pools = {f"{role}_config": config[role] for role in ("prefill", "decode") if role in config}
+    pools = {
+        f"{role}_config": config[key]
+        for role in ("prefill", "decode") for key in (role, f"{role}_engine_args") if key in config
+    }  # fmt: skip
     result = replay(
         trace,
         None if pools else config,
