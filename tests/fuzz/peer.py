@@ -12,9 +12,10 @@ import argparse
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
-from tests.fuzz.generate import make_case
+from tests.fuzz.generate import make_case, make_tier_case
 from tests.fuzz.minimise import as_json, minimise
 from tests.fuzz.verdict import Kind, Runner, Verdict, judge
 from tests.fuzz.wheel import WHY_MISSING, Wheel, peer_python
@@ -25,8 +26,10 @@ PROGRESS_EVERY = 500
 PASSES_EVERY = 4  # every so many cases the forward-pass records are compared too
 
 
-def run_seed(seed: int, runner: Runner, wheel: Wheel) -> tuple[Case, Verdict]:
-    case = make_case(seed)
+def run_seed(
+    seed: int, runner: Runner, wheel: Wheel, make: Callable[[int], Case] = make_case
+) -> tuple[Case, Verdict]:
+    case = make(seed)
     return case, judge(case, runner, wheel, with_passes=seed % PASSES_EVERY == 0)
 
 
@@ -52,6 +55,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.peer", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--cases", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=1, help="seeds are SEED*1000000 and the numbers after it")
+    parser.add_argument("--host-tier", action="store_true", help="configurations with a host tier")
     parser.add_argument("--subject", choices=sorted(RUNNERS), default="product")
     parser.add_argument("--failures", type=Path, default=Path("build/fuzz-failures"))
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the fifth difference")
@@ -71,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
     started = time.monotonic()
     with Wheel(python, options.timeout_s) as wheel:
         for seed in range(options.seed * 1_000_000, options.seed * 1_000_000 + options.cases):
-            case, verdict = run_seed(seed, runner, wheel)
+            case, verdict = run_seed(seed, runner, wheel, make_tier_case if options.host_tier else make_case)
             kinds[verdict.kind.value] += 1
             if verdict.differences:
                 differing += 1

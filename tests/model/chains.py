@@ -6,7 +6,10 @@ A full block is told apart by everything from the start of the prompt to its end
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+
+from xxhash import xxh3_64_intdigest
 
 
 class Chains:
@@ -15,6 +18,7 @@ class Chains:
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self._of_chain: dict[tuple[int | None, tuple[int, ...]], int] = {}
+        self._chain_of: dict[int, tuple[int | None, tuple[int, ...]]] = {}
         self._next = 0
 
     def fresh(self) -> int:
@@ -34,9 +38,20 @@ class Chains:
             chain = (before, block)
             if chain not in self._of_chain:
                 self._of_chain[chain] = self.fresh()
+                self._chain_of[self._of_chain[chain]] = chain
             before = self._of_chain[chain]
             identities.append(before)
         return identities
+
+
+    @functools.cache  # noqa: B019 - lives as long as the run
+    def number_of(self, identity: int) -> int:
+        """The number that routers know the block by: XXH3-64 over its tokens, chained to the block before."""
+        before, tokens = self._chain_of[identity]
+        own = xxh3_64_intdigest(b"".join(token.to_bytes(4, "little") for token in tokens), 1337)
+        if before is None:
+            return own
+        return xxh3_64_intdigest(self.number_of(before).to_bytes(8, "little") + own.to_bytes(8, "little"), 1337)
 
 
 def prompt_tokens(hash_ids: Sequence[int], trace_block_size: int, input_tokens: int) -> list[int]:

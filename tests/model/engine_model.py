@@ -33,6 +33,7 @@ class Figures:
     rank: int | None = None
     overlap_blocks: int | None = None  # prompt blocks a router saw in the cache; None under round robin
     admissions: list[tuple[float, int]] = field(default_factory=list)
+    splits: list[tuple[int, int] | None] = field(default_factory=list)  # tokens from the device, from the host
     token_ms: list[float] = field(default_factory=list)
     status: str | None = None
     reason: str | None = None
@@ -91,6 +92,10 @@ class ReplayModel:
         self.by_prefix = router_mode == "kv_router"
         assert not self.by_prefix or num_workers * config.dp_size == 1, "the model knows no cost of placement"
         sessions = read_turns(rows, trace_block_size)
+        self.token_of: dict[int, int] = {}  # of a hash id: its number in order of first appearance
+        for row in rows:
+            for hash_id in row["hash_ids"]:
+                self.token_of.setdefault(hash_id, len(self.token_of))
         self.config, self.trace_block_size = config, trace_block_size
         self.workload = Workload(sessions, arrival_speedup_ratio, replay_concurrency)
         self.workers = [Worker(config, index, policy) for index in range(num_workers)]
@@ -139,6 +144,7 @@ class ReplayModel:
                 if worker.in_pass is not None and worker.in_pass.end_ms == self.now_ms:
                     self._finish(worker)
                     changed = True
+                worker.process_internal(self.now_ms)
             for due_ms, turn in self.workload.pop_due(self.now_ms):
                 self._arrive(due_ms, turn)
                 changed = True
@@ -179,6 +185,7 @@ class ReplayModel:
                 self._cancel(worker, *late.pop(0))
             if group.end_ms == self.now_ms:
                 self._finish(worker)  # before anything it makes due arrives
+                worker.process_internal(self.now_ms)
         worker.at_boundary = False
         return changed
 
@@ -195,6 +202,7 @@ class ReplayModel:
 
     def _next_event_ms(self) -> float | None:
         times = [worker.in_pass.end_ms for worker in self.workers if worker.in_pass is not None]
+        times += [worker.next_internal_ms for worker in self.workers if worker.next_internal_ms < math.inf]
         if self.workload.next_due_ms is not None:
             times.append(self.workload.next_due_ms)
         times += [entry[0] for entry in self.leaving if self.figures[entry[3]].status is None]
@@ -216,7 +224,7 @@ class ReplayModel:
         rank = worker.take_rank()
         figures = self.figures[turn.row]
         figures.arrival_ms, figures.worker, figures.rank = due_ms, worker.index, rank
-        tokens = prompt_tokens(turn.hash_ids, self.trace_block_size, turn.input_tokens)
+        tokens = prompt_tokens([self.token_of[i] for i in turn.hash_ids], self.trace_block_size, turn.input_tokens)
         request = worker.ranks[rank].submit(turn.row, tokens, turn.output_tokens)
         request.priority, request.arrival_ms = turn.priority, due_ms
         request.deadline_ms = due_ms_of(due_ms, turn.deadline_ms)
@@ -233,8 +241,9 @@ class ReplayModel:
 
     def _started(self, worker: Worker, results: Mapping[int, PassResult]) -> None:
         for rank, result in results.items():
-            for request, reused in result.admissions:
+            for (request, reused), split in zip(result.admissions, result.splits, strict=True):
                 self.figures[request.number].admissions.append((result.start_ms, reused))
+                self.figures[request.number].splits.append(split)
             if self.trace_passes:
                 self.passes.append(_describe(worker, rank, result))
 

@@ -178,8 +178,12 @@ def request_record(f: Figures, dp_size: int, block_size: int) -> dict[str, Any]:
             "reused_input_tokens": reused,
             "is_readmission": ordinal > 0,
         }
-        for ordinal, (at_ms, reused) in enumerate(f.admissions)
+        | ({} if split is None else {"g1_reused_input_tokens": split[0], "host_reused_input_tokens": split[1]})
+        for ordinal, ((at_ms, reused), split) in enumerate(zip(f.admissions, f.splits, strict=True))
     ]
+    if f.splits and f.splits[0] is not None:
+        record["first_admission_g1_reused_input_tokens"] = f.splits[0][0]
+        record["first_admission_host_reused_input_tokens"] = f.splits[0][1]
     return record
 
 

@@ -48,6 +48,7 @@ class PassResult:
 
     start_ms: float
     admissions: list[tuple[Request, int]] = field(default_factory=list)  # (request, reused tokens)
+    splits: list[tuple[int, int] | None] = field(default_factory=list)  # of each, see Rank.split_of
     preemptions: list[Request] = field(default_factory=list)
     tokens: list[tuple[Request, int]] = field(default_factory=list)  # (request, tokens emitted), in order
     accepted: dict[Request, int] = field(default_factory=dict)  # tokens, of those that emitted without prompt work
@@ -105,6 +106,24 @@ class Rank:
     @property
     def has_work(self) -> bool:
         return bool(self.running or self.waiting)
+
+    # What a rank with a host tier does otherwise (offload.py).
+
+    @property
+    def is_ready(self) -> bool:
+        return self.has_work
+
+    @property
+    def next_internal_ms(self) -> float | None:
+        return None
+
+    def process_internal(self, at_ms: float) -> None: ...
+
+    def pass_ended(self, end_ms: float) -> None: ...
+
+    def split_of(self, request: Request, reused: int) -> tuple[int, int] | None:
+        """Of the reused tokens, those from the device and from the host; None without a tier."""
+        return None
 
     def submit(self, number: int, tokens: list[int], n_out: int) -> Request:
         if self.config.enable_prefix_caching:
@@ -357,6 +376,7 @@ class Rank:
             self.running.append(request)
             request.status = Status.RUNNING
             self.result.admissions.append((request, reuse))
+            self.result.splits.append(self.split_of(request, reuse))
         self.budget -= take
 
     def _victim(self) -> Request:
@@ -395,9 +415,12 @@ class Rank:
 
     # Step C
 
+    def computes_from_ms(self) -> float:
+        """When the blocks of the pass may be written."""
+        return self.result.start_ms
+
     def _spend_time_and_emit(self) -> None:
         result, config = self.result, self.config
-        end_ms = result.start_ms
         if self.prefill_count:
             count = self.prefill_count
             raw = config.timing.prefill(count, self.prefill_isl // count, self.prefill_prefix // count)
@@ -419,7 +442,7 @@ class Rank:
             capacity = config.num_gpu_blocks * config.block_size
             raw = config.timing.decode(len(batch), active, active // len(batch), capacity)
             result.decode_ms = scaled_ms(raw, config.speedup_ratio * config.decode_speedup_ratio)
-        result.end_ms = (end_ms + result.prefill_ms) + result.decode_ms
+        result.end_ms = (self.computes_from_ms() + result.prefill_ms) + result.decode_ms
         samples = [1 if config.nextn is None else self.sampler.sample() for _ in ready]
         for request, sample in zip(ready, samples, strict=True):
             if result.scheduled[request].prompt == 0:
