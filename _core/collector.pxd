@@ -1,7 +1,7 @@
 # Per-request figures and counters out of ordered event records (see docs/metrics.md).
 from libc.stdint cimport int8_t, int32_t, int64_t
 
-from .event_buffer cimport Event
+from .event_buffer cimport NUM_HOST_STEPS, Event
 from .gap_pool cimport GapPool
 from .policy cimport NUM_DECISIONS
 
@@ -38,6 +38,8 @@ cdef class Collector:
     cdef readonly Py_ssize_t num_rows       # largest request ordinal seen + 1
     cdef Py_ssize_t _row_capacity
     cdef int64_t[NUM_DECISIONS] _decisions  # of a policy, by kind
+    cdef int64_t[NUM_HOST_STEPS] _host_steps   # of host tiers, by step
+    cdef int64_t[NUM_HOST_STEPS] _host_blocks  # and the blocks they were about
     cdef dict _arrays                       # name -> (row_capacity,) ndarray; the pointers below point into them
 
     cdef double* _arrival_ms                # NaN = absent in all times
@@ -51,6 +53,7 @@ cdef class Collector:
     cdef int64_t* _output_tokens
     cdef int64_t* _reused_tokens_max        # over all admissions
     cdef int64_t* _reused_tokens_first      # of the first admission
+    cdef int64_t* _host_tokens_first        # of it, from a host tier; -1 where nobody counts
     cdef int64_t* _needed                   # figures of a rejection or failure, -1 absent
     cdef int64_t* _available
     cdef int32_t* _num_admissions

@@ -14,12 +14,14 @@ from .event_buffer cimport (
     EV_DECISION,
     EV_FIRST_TOKEN,
     EV_GAUGES,
+    EV_HOST,
     EV_PASS_END,
     EV_PREEMPTION,
     EV_RANK_END,
     EV_RESUMED,
     EV_SECOND_TOKEN,
     EV_TERMINAL,
+    NUM_HOST_STEPS,
     TERM_COMPLETED,
     EventBuffer,
 )
@@ -47,6 +49,7 @@ COLUMN_TYPES = {
     "output_tokens": ("i8", 0),
     "reused_tokens_max": ("i8", 0),
     "reused_tokens_first": ("i8", 0),
+    "host_tokens_first": ("i8", -1),
     "needed": ("i8", -1),
     "available": ("i8", -1),
     "num_admissions": ("i4", 0),
@@ -124,6 +127,11 @@ cdef class Collector:
                 self._decisions[event.a] += 1
             elif event.kind == EV_CUT:
                 self._cut(event)
+            elif event.kind == EV_HOST:
+                if not 0 <= event.a < NUM_HOST_STEPS:
+                    _fail(event, "there is no such step of a host tier")
+                self._host_steps[event.a] += 1
+                self._host_blocks[event.a] += event.c
         return 0
 
     cdef Py_ssize_t _row_of(self, const Event* event) except -1 nogil:
@@ -167,6 +175,7 @@ cdef class Collector:
         if self._num_admissions[row] == 0:
             self._first_admit_ms[row] = event.t_ms
             self._reused_tokens_first[row] = event.a
+            self._host_tokens_first[row] = event.c - 1
         else:
             if self._num_readmissions == self._readmission_capacity:
                 with gil:
@@ -257,6 +266,7 @@ cdef class Collector:
         self._output_tokens = _i8(self._arrays["output_tokens"])
         self._reused_tokens_max = _i8(self._arrays["reused_tokens_max"])
         self._reused_tokens_first = _i8(self._arrays["reused_tokens_first"])
+        self._host_tokens_first = _i8(self._arrays["host_tokens_first"])
         self._needed = _i8(self._arrays["needed"])
         self._available = _i8(self._arrays["available"])
         self._num_admissions = _i4(self._arrays["num_admissions"])
@@ -318,6 +328,10 @@ cdef class Collector:
     def decisions(self):
         """Decisions of a policy that departed from first come, first served; a list of counts by kind (`Decision`)."""
         return [self._decisions[i] for i in range(<int>NUM_DECISIONS)]
+
+    def host_steps(self):
+        """Steps of host tiers, a list of (count, blocks) by kind (`HostStep`)."""
+        return [(self._host_steps[i], self._host_blocks[i]) for i in range(<int>NUM_HOST_STEPS)]
 
     def take_interval(self):
         """Counters since the last call (or the start), name -> number; they start again at zero."""

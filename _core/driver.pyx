@@ -314,13 +314,14 @@ cdef class Machine:
         return 0
 
     cdef int _insert_gauges(self, EventBuffer out, Py_ssize_t at, int32_t rank, double now_ms) except -1 nogil:
-        """Gauges stand directly behind their command; a cancellation's terminal record moves behind them."""
+        """Gauges stand directly behind their command; what a cancellation ended moves behind them."""
         cdef Event gauges
+        cdef Py_ssize_t i
         self.engine.publish_gauges(rank, out, now_ms, 0, False)
-        if out.count - at == 2:
-            gauges = out.records[at + 1]
-            out.records[at + 1] = out.records[at]
-            out.records[at] = gauges
+        gauges = out.records[out.count - 1]
+        for i in range(out.count - 1, at, -1):
+            out.records[i] = out.records[i - 1]
+        out.records[at] = gauges
         return 0
 
     cdef int _stop(self) noexcept nogil:
@@ -423,6 +424,8 @@ cdef class Machine:
                 push_cancel_behind(&self.cancel_lane, &envelope)
             elif self.phase == PHASE_YIELD:
                 self.step_c(ST_YIELDED, now_ms, NULL, 0, 0)
+            elif self.phase == PHASE_SNAPSHOT and not finish_boundary:
+                return 0     # background work that ended made it ready: what arrives at this instant comes first
             elif self.phase == PHASE_SNAPSHOT or self.phase == PHASE_POST_PASS:
                 self.step_c(ST_LANE_COUNTS, now_ms, NULL, self.cancel_lane.count, self.command_lane.count)
             elif self.phase == PHASE_AT_BOUNDARY:

@@ -22,6 +22,7 @@ cdef class Engine:
     cdef PyObject** ranks                # (dp_size,) borrowed Scheduler pointers, owned array
     cdef int64_t prefill_schedule_interval
     cdef int64_t wave                    # group passes since the engine was last drained
+    cdef bint works_behind               # a rank has background work with deadlines of its own
     cdef readonly bint in_pass
     cdef readonly bint poisoned          # a pass failed half-way; nothing works any more
     cdef readonly int64_t pass_id        # of the pass in flight or the last one; -1 before the first
@@ -30,6 +31,7 @@ cdef class Engine:
     cdef readonly bint pass_effect_free  # no rank changed anything
 
     cdef bint is_ready(self) noexcept nogil
+    cdef bint runnable(self) noexcept nogil
     cdef bint drained(self) noexcept nogil
     cdef int execute_pass(self, double now_ms, EventBuffer out) except -1 nogil
     cdef int complete_pass(self, EventBuffer out, bint held_back) except -1 nogil

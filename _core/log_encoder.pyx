@@ -14,9 +14,12 @@ from libc.string cimport memcpy
 
 from .event_buffer cimport (
     CMD_CANCEL, CMD_IN_PASS, CMD_SUPPRESSED,
-    EV_ADMISSION, EV_ARRIVAL, EV_COMMAND, EV_CUT, EV_DECISION, EV_FIRST_TOKEN, EV_FPM, EV_GAUGES, EV_KV_REMOVED, EV_KV_STORED,
+    EV_ADMISSION, EV_ARRIVAL, EV_COMMAND, EV_CUT, EV_DECISION, EV_FIRST_TOKEN, EV_FPM, EV_GAUGES, EV_HOST, EV_INTERNAL_WORK, EV_KV_REMOVED,
+    EV_KV_STORED,
     EV_PASS_END, EV_PASS_END_CLOSE, EV_PASS_START, EV_PASS_START_CLOSE, EV_PREEMPTION, EV_PREFILL, EV_RANK_END,
     EV_RANK_START, EV_RESUMED, EV_SECOND_TOKEN, EV_TERMINAL, EV_TOKENS, Event, EventBuffer,
+    HOST_EVICTED, HOST_FENCE, HOST_LOAD_CANCELLED, HOST_LOAD_COMPLETED, HOST_LOAD_SCHEDULED, HOST_STORE_COMPLETED,
+    HOST_STORE_PREPARED, HOST_STORE_SUBMITTED,
     RES_APPLIED, RES_NOOP, RES_SUBMITTED, TERM_CANCELLED, TERM_COMPLETED, TERM_FAILED, TERM_REJECTED,
     WANT_FPM, WANT_KV, WANT_PREFILL, WANT_TOKENS,
 )
@@ -218,7 +221,9 @@ cdef class LogEncoder:
             return self._decision(events, event)
         if kind == EV_CUT:
             return self._cut(event)
-        if kind in (EV_GAUGES, EV_RANK_START, EV_PREFILL, EV_RANK_END, EV_FPM, EV_SECOND_TOKEN, EV_RESUMED):
+        if kind == EV_HOST:
+            return self._host(event)
+        if kind in (EV_INTERNAL_WORK, EV_GAUGES, EV_RANK_START, EV_PREFILL, EV_RANK_END, EV_FPM, EV_SECOND_TOKEN, EV_RESUMED):
             return 0
         return _refuse(event, b"this kind of record has no line")
 
@@ -375,6 +380,8 @@ cdef class LogEncoder:
     cdef int _admission(self, Event* event) except -1 nogil:
         cdef char* out = self._who(self._open(event, b"admission", 0), event)
         out = put_int(out, b',"reused_tokens":', event.a)
+        if event.c > 0:
+            out = put_int(out, b',"host_tokens":', event.c - 1)
         self._close(put_bool(out, b',"readmission":', event.b > 0))
         return 0
 
@@ -424,6 +431,47 @@ cdef class LogEncoder:
             out = put_int(out, b',"instead_of":[', event.b)
             out = put(put_int(out, b",", event.e), b"]")
         self._close(self._reason(put(out, b',"reason":'), events, event))
+        return 0
+
+    cdef int _host(self, Event* event) except -1 nogil:
+        """A step of a host tier."""
+        cdef char* out
+        cdef const char* kind
+        if self._level < LEVEL_PASSES:
+            return 0
+        if event.a == HOST_STORE_PREPARED:
+            kind = b"store_prepared"
+        elif event.a == HOST_STORE_SUBMITTED:
+            kind = b"store_submitted"
+        elif event.a == HOST_STORE_COMPLETED:
+            kind = b"store_completed"
+        elif event.a == HOST_LOAD_SCHEDULED:
+            kind = b"load_scheduled"
+        elif event.a == HOST_LOAD_COMPLETED:
+            kind = b"load_completed"
+        elif event.a == HOST_LOAD_CANCELLED:
+            kind = b"load_cancelled"
+        elif event.a == HOST_EVICTED:
+            kind = b"host_eviction"
+        elif event.a == HOST_FENCE:
+            kind = b"fence"
+        else:
+            return _refuse(event, b"unknown step of a host tier")
+        out = self._open(event, kind, 0)
+        if event.request >= 0:
+            out = self._who(out, event)
+        else:
+            out = put_index(out, b',"worker":', event.worker)
+            out = put_index(out, b',"rank":', event.rank)
+        if event.b >= 0:
+            out = put_int(out, b',"copy":', event.b)
+        if event.a == HOST_FENCE:
+            out = put_double(out, b',"until_ms":', event.x)
+        else:
+            out = put_int(out, b',"blocks":', event.c)
+            if event.x == event.x:
+                out = put_double(out, b',"end_ms":', event.x)
+        self._close(out)
         return 0
 
     cdef int _terminal(self, EventBuffer events, Event* event) except -1 nogil:

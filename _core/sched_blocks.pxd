@@ -29,6 +29,7 @@ cdef class BlockScheduler(Scheduler):
     cdef int64_t prefill_prefix_sum
     # Cache events.
     cdef object _block_tokens            # callable(ordinal, first, stop) -> little-endian u32 bytes of generated tokens
+    cdef bint keeps_hash_ids             # of prompts, as long as a request is owned
     cdef bint asks_prompt_tokens         # and of prompt tokens, at positions below 0
     cdef object _xxh3                    # callable(bytes, seed) -> int
     cdef dict _uniform_hashes            # local hash of a block of one repeated token
@@ -44,4 +45,5 @@ cdef class BlockScheduler(Scheduler):
     cdef int publish_stored(self, Request* request, int64_t first_block, int64_t num_blocks) except -1
     cdef int32_t identity_of(self, Request* request, int64_t block) noexcept nogil
     cdef uint64_t hash_of(self, Request* request, int64_t block) except? 0
+    cdef object chain_hash(self, uint64_t parent, int64_t block, uint64_t local)
     cdef object local_hash(self, Request* request, int64_t block)

@@ -60,7 +60,7 @@ cdef class BlockScheduler(Scheduler):
             request.path[depth] = node
         request.path_length = depths
         self.index.hold(node)
-        if not self.want & WANT_KV:
+        if not self.keeps_hash_ids:
             free(request.hash_ids)
             request.hash_ids = NULL
         return 0
@@ -258,10 +258,7 @@ cdef class BlockScheduler(Scheduler):
         hashes = [chain]
         for i in range(num_blocks):
             local = self.local_hash(request, first_block + i)
-            if first_block + i > 0:
-                chain = self._xxh3(int(chain).to_bytes(8, "little") + int(local).to_bytes(8, "little"), HASH_SEED)
-            else:
-                chain = local
+            chain = self.chain_hash(chain, first_block + i, local)
             self.index.hashes[self.identity_of(request, first_block + i)] = chain
             hashes += (chain, local)
         event = self.kv_events.emplace(EV_KV_STORED, self.pass_start_ms, self.worker, self.rank, request.ordinal)
@@ -275,6 +272,12 @@ cdef class BlockScheduler(Scheduler):
     cdef uint64_t hash_of(self, Request* request, int64_t block) except? 0:
         """Chain hash of a block that was visible before."""
         return self.index.hashes[self.identity_of(request, block)]
+
+    cdef object chain_hash(self, uint64_t parent, int64_t block, uint64_t local):
+        """Hash of a block and all before it."""
+        if block == 0:
+            return local
+        return self._xxh3(int(parent).to_bytes(8, "little") + int(local).to_bytes(8, "little"), HASH_SEED)
 
     cdef object local_hash(self, Request* request, int64_t block):
         """XXH3-64 of a block's tokens as little-endian 32-bit words. A prompt token is its trace hash id, unless the
@@ -316,13 +319,13 @@ cdef class BlockScheduler(Scheduler):
         holds = 0
         num_private = 0
         slots = [self.running[i] for i in range(self.num_running)]
-        slots += [self.waiting[(self.waiting_head + i) & self.waiting_mask] for i in range(self.num_waiting)]
+        slots += [self._waiting_at(i) for i in range(self.num_aside + self.num_waiting)]
         assert len(set(slots)) == len(slots) == self.requests.num_owned, "a request in no queue, or in two"
         for k in range(<int64_t>len(slots)):
             request = &self.requests.slots[<int32_t>slots[k]]
             assert (request.status == STATUS_RUNNING) == (k < self.num_running), "status and queue differ"
             assert request.steady == (k < self.num_steady), "steady requests are no prefix of running"
-            assert k < self.num_running or request.table_length == 0, "a waiting request holds blocks"
+            assert k < self.num_running + self.num_aside or request.table_length == 0, "a waiting request holds blocks"
             holds += request.num_private_nodes + (request.path_length > 0)
             for i in range(request.table_length):
                 copy = request.table[i]

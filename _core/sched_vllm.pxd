@@ -3,14 +3,14 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from .chacha cimport ChaCha12
 from .request_table cimport Request
-from .sched_policy cimport PolicyScheduler
+from .sched_offload cimport OffloadScheduler
 
 
 cdef enum:
     MAX_DRAFTS = 5
 
 
-cdef class VllmScheduler(PolicyScheduler):
+cdef class VllmScheduler(OffloadScheduler):
     cdef bint preempt_first              # fifo: the victim is the first of running; lifo: the last
     # Multi-token prediction.
     cdef int64_t num_drafts              # 0 = off
@@ -30,6 +30,7 @@ cdef class VllmScheduler(PolicyScheduler):
 
     cdef int run_running(self, bint defer_prefill) except -1 nogil
     cdef int run_waiting(self, bint defer_prefill) except -1 nogil
+    cdef int admit(self, int32_t slot, bint is_aside) except -1 nogil
     cdef int schedule(self, int32_t slot, bint from_waiting) except -1 nogil
     cdef int take_blocks(self, int32_t slot, int64_t num_hits, int64_t num_fresh) except -1 nogil
     cdef int32_t preempt(self, bint return_budget) except -1 nogil

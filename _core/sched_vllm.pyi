@@ -1,12 +1,13 @@
 from collections.abc import Callable, Sequence
 from typing import final
 
+from .offload import HostTier
 from .policy import SchedulingPolicy
-from .sched_policy import PolicyScheduler
+from .sched_offload import OffloadScheduler
 from .timing import TimingModel
 
 @final
-class VllmScheduler(PolicyScheduler):
+class VllmScheduler(OffloadScheduler):
     def __init__(
         self,
         worker: int,
@@ -30,4 +31,5 @@ class VllmScheduler(PolicyScheduler):
         asks_prompt_tokens: bool = False,
         policy: SchedulingPolicy | None = None,
         calendar: bool = True,
+        tier: HostTier | None = None,
     ) -> None: ...

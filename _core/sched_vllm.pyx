@@ -21,9 +21,10 @@ from .event_buffer cimport (
     REASON_PROMPT_OVER_POOL, TERM_COMPLETED, TERM_FAILED, TERM_REJECTED, WANT_KV, WANT_PREFILL, WANT_TOKENS, Event,
     EventBuffer,
 )
+from .offload cimport HostTier
 from .policy cimport SchedulingPolicy
 from .prefix_index cimport PrefixIndex
-from .sched_policy cimport PolicyScheduler
+from .sched_offload cimport TIER_ASIDE, TIER_LOADED, TIER_MISS, TIER_WAIT, OffloadScheduler, TierAnswer
 from .timing cimport TimingModel
 from .types cimport BLOCKED, NONE, SCHEDULED, SELF_PREEMPTED, STATUS_PREEMPTED, STATUS_RUNNING, STATUS_WAITING, ceil_div
 
@@ -41,7 +42,7 @@ cdef int64_t _limit(object value) except -1:
 
 
 @cython.final
-cdef class VllmScheduler(PolicyScheduler):
+cdef class VllmScheduler(OffloadScheduler):
     """One rank of the vLLM flavour.
 
     Args:
@@ -53,6 +54,7 @@ cdef class VllmScheduler(PolicyScheduler):
         block_tokens, xxh3: see sched_blocks; needed only with cache events. asks_prompt_tokens: block_tokens knows the
             tokens of prompts, too, at positions -input_tokens to -1; otherwise they are taken from the hash ids.
         policy: who goes first, who is preempted, who may enter (sched_policy); None is first come, first served.
+        tier: host memory of this rank (sched_offload); None is none. It needs prefix caching and xxh3, and no drafts.
         calendar: skip requests about which nothing changes (sched_calendar); False goes request by request.
         The rest as in the engine configuration; None means unlimited.
     """
@@ -61,7 +63,7 @@ cdef class VllmScheduler(PolicyScheduler):
                  TimingModel timing not None, int32_t want=0, max_num_seqs=256, max_num_batched_tokens=8192,
                  max_model_len=None, bint enable_prefix_caching=True, bint enable_chunked_prefill=True,
                  str preemption_mode="lifo", accept_rates=(), uint64_t sampler_seed=0, block_tokens=None, xxh3=None,
-                 bint asks_prompt_tokens=False, SchedulingPolicy policy=None, bint calendar=True):
+                 bint asks_prompt_tokens=False, SchedulingPolicy policy=None, bint calendar=True, HostTier tier=None):
         cdef Py_ssize_t i
         if preemption_mode not in ("lifo", "fifo"):
             raise ValueError(f"unknown preemption_mode {preemption_mode!r}")
@@ -89,8 +91,12 @@ cdef class VllmScheduler(PolicyScheduler):
             self.accept_rates[i] = accept_rates[i]
         chacha_seed(&self.sampler, sampler_seed)
         self.set_policy(policy)
-        # Records about single tokens or blocks need every request touched in its order.
-        if calendar and self.num_drafts == 0 and not want & (WANT_KV | WANT_TOKENS):
+        if tier is not None and (not enable_prefix_caching or xxh3 is None or self.num_drafts > 0):
+            raise ValueError("a host tier needs prefix caching and xxh3, and knows no drafts")
+        self.set_tier(tier)
+        self.keeps_hash_ids = want & WANT_KV or self.has_tier
+        # Records about single tokens or blocks, and copies, need every request touched in its order.
+        if calendar and self.num_drafts == 0 and not self.has_tier and not want & (WANT_KV | WANT_TOKENS):
             self.enable_calendar()
 
     def __dealloc__(self):
@@ -115,13 +121,17 @@ cdef class VllmScheduler(PolicyScheduler):
         self.prefill_requests = self.prefill_isl_sum = self.prefill_prefix_sum = 0
         self.preempted = False
         self.num_rejected = 0
+        if self.has_tier:
+            self.open_tier_pass()
         if self.num_steady > 0:
             self.schedule_steady()
         self.run_running(defer_prefill)
         self.run_waiting(defer_prefill)
         if not defer_prefill and not self.preempted:
-            self.capacity_bound = self.num_waiting > 0
+            self.capacity_bound = self.num_waiting + self.num_aside > 0
         self.measure_pass(self.lengths, self.num_steady)
+        if self.has_tier:
+            end_ms = self.close_schedule(now_ms)
         if self.prefill_requests > 0:
             end_ms += self.timing.prefill_ms(self.prefill_requests, self.prefill_isl_sum // self.prefill_requests,
                                              self.prefill_prefix_sum // self.prefill_requests)
@@ -136,11 +146,12 @@ cdef class VllmScheduler(PolicyScheduler):
                              self._available(self.rejected[2 * i + 1]))
         self.num_rejected = 0
         if self.num_scheduled == 0 and not self.preempted and self.end_events.count == 0:
-            self.diagnose()
+            if not self.has_tier or not self.stands_by():
+                self.diagnose()
         event = &self.start_events.records[0]
         event.a, event.b, event.x = self.num_scheduled, self.tokens_scheduled, self.pass_end_ms
         self.effect_free = (self.pass_end_ms <= now_ms and self.num_scheduled == 0 and not self.preempted
-                            and self.end_events.count == 0)
+                            and self.end_events.count == 0 and not self.started_load)
         self.computed = True
         if self.end_events.count > 0 or self.tokens_emitted > 0:
             self.passes_without_gain = 0
@@ -173,14 +184,24 @@ cdef class VllmScheduler(PolicyScheduler):
         """Step B: strictly in order; a head that has to wait blocks everybody behind it."""
         cdef int32_t slot
         cdef int64_t length, need, budget_before
+        cdef bint is_aside
+        cdef TierAnswer answer
         cdef Request* request
-        cdef Event* event
-        if self.preempted or self.num_running >= self.max_num_seqs or self.num_waiting == 0:
+        if self.preempted or self.num_running >= self.max_num_seqs or self.num_waiting + self.num_aside == 0:
             return 0
         self.open_queue()
         # An admission itself may preempt: what a look-up counts as held may not be what is reused of it.
-        while not self.preempted and self.num_running < self.max_num_seqs and self.any_candidate():
-            slot = self.candidate()
+        while not self.preempted and self.num_running < self.max_num_seqs:
+            slot = NONE
+            if self.has_tier:
+                if self.budget == 0:
+                    break
+                slot = self.next_aside()
+            is_aside = slot != NONE
+            if not is_aside:
+                if not self.any_candidate():
+                    break
+                slot = self.candidate()
             request = &self.requests.slots[slot]
             length = request.n_in + request.gen
             if request.n_in >= self.max_model_len:
@@ -189,33 +210,55 @@ cdef class VllmScheduler(PolicyScheduler):
             if request.status == STATUS_WAITING and ceil_div(length, self.block_size) > self.pool.num_blocks:
                 self.reject(slot, REASON_PROMPT_OVER_POOL)
                 continue
-            self.tell_order(slot)
-            self.look_up(request)
-            self.cap_reuse(request, request.n_out - request.gen > 0, self.num_drafts > 0)
+            answer = self.consult_tier(slot) if self.has_tier else TIER_MISS
+            if answer == TIER_ASIDE:
+                self.set_aside_for_copy(slot, is_aside)
+                continue
+            if not is_aside:
+                self.tell_order(slot)
+            if answer == TIER_WAIT:
+                break
+            if answer != TIER_LOADED:
+                self.look_up(request)
+                self.cap_reuse(request, request.n_out - request.gen > 0, self.num_drafts > 0)
             need = ceil_div(length, self.block_size) - self.active_cached_tokens // self.block_size
             if need > self.pool.num_blocks - self.pool.active():
                 break
             if defer_prefill and length - self.cached_tokens > 1:
                 break
             if not self.admits(slot):
+                if is_aside:
+                    self.num_vetoed -= 1     # it stands outside of the order
+                    self.aside_at += 1
                 continue
             budget_before = self.budget
-            if self.schedule(slot, True) != SCHEDULED:
+            if self.admit(slot, is_aside) != SCHEDULED:
                 break
-            if self.preempted:
-                self._take_out(slot)     # its victims stand before it now
-            else:
-                self.pop_waiting()
-            self.push_running(slot)
-            request.status = STATUS_RUNNING
-            event = self.start_events.emplace(EV_ADMISSION, self.pass_start_ms, self.worker, self.rank, request.ordinal)
-            event.a, event.b = self.cached_tokens, request.num_admissions
-            request.num_admissions += 1
-            if self.want & WANT_PREFILL and request.work_prompt > 0:
-                self._publish_prefill(request)
             if self.budget == budget_before and self.budget == 0:
                 break
         return 0
+
+    cdef int admit(self, int32_t slot, bint is_aside) except -1 nogil:
+        """Schedule a waiting request and, if it could be, take it into running; returns a ScheduleResult."""
+        cdef Request* request = &self.requests.slots[slot]
+        cdef Event* event
+        cdef int result = self.schedule(slot, True)
+        if result != SCHEDULED:
+            return result
+        if self.preempted or is_aside:
+            self._take_out(slot)     # victims stand before it now
+        else:
+            self.pop_waiting()
+        self.push_running(slot)
+        request.status = STATUS_RUNNING
+        event = self.start_events.emplace(EV_ADMISSION, self.pass_start_ms, self.worker, self.rank, request.ordinal)
+        event.a, event.b = self.cached_tokens, request.num_admissions
+        if self.has_tier and request.num_admissions == 0:
+            event.c = 1 + self.host_tokens(slot)
+        request.num_admissions += 1
+        if self.want & WANT_PREFILL and request.work_prompt > 0:
+            self._publish_prefill(request)
+        return SCHEDULED
 
     cdef int schedule(self, int32_t slot, bint from_waiting) except -1 nogil:
         """Give one request its work of this pass; returns a ScheduleResult."""
@@ -240,7 +283,7 @@ cdef class VllmScheduler(PolicyScheduler):
             first = ceil_div(request.alloc, self.block_size)
             end = ceil_div(after, self.block_size)
             if end > first:
-                hits = reuse // self.block_size
+                hits = reuse // self.block_size if request.table_length == 0 else 0
                 if self.take_blocks(slot, hits, end - first - hits) == SELF_PREEMPTED:
                     return SELF_PREEMPTED
             request.alloc = after
@@ -271,7 +314,9 @@ cdef class VllmScheduler(PolicyScheduler):
 
     cdef int take_blocks(self, int32_t slot, int64_t num_hits, int64_t num_fresh) except -1 nogil:
         """Acquire blocks, preempting until they are there or the request preempted itself."""
-        while self.pool.acquire(self.hit_copies, num_hits, num_fresh) != POOL_OK:
+        cdef int64_t i
+        while (self.acquire_reading(self.hit_copies, num_hits, num_fresh) if self.has_tier
+               else self.pool.acquire(self.hit_copies, num_hits, num_fresh)) != POOL_OK:
             if self.num_running == 0:
                 with gil:
                     raise EngineError(f"request {self.requests.slots[slot].ordinal}: admitted, but the pool has no room")
@@ -280,6 +325,9 @@ cdef class VllmScheduler(PolicyScheduler):
         if self.pool.num_removed > 0:
             self.publish_removed()
         self.append_blocks(&self.requests.slots[slot], num_hits, num_fresh)
+        if self.has_tier:
+            for i in range(num_fresh):
+                self.fence = max(self.fence, self.fresh_reads[i])
         return SCHEDULED
 
     cdef int32_t preempt(self, bint return_budget) except -1 nogil:
@@ -302,6 +350,8 @@ cdef class VllmScheduler(PolicyScheduler):
         request.computed = request.alloc = 0
         request.num_preemptions += 1
         self.release_blocks(request)
+        if self.has_tier:
+            self.wait_for_store(slot)
         self.push_waiting(slot, True)
         if request.scheduled_pass == self.pass_number:
             request.scheduled_pass = NONE

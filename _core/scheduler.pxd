@@ -41,6 +41,11 @@ cdef class Scheduler:
     cdef int64_t waiting_head
     cdef int64_t num_waiting
     cdef int64_t waiting_mask
+    cdef int32_t* aside                  # (aside_capacity,) waiting requests that go before the queue, owned (sched_offload)
+    cdef int64_t num_aside
+    cdef int64_t aside_capacity
+    cdef bint stalled                    # the last pass could do nothing until a background copy ends
+    cdef bint works_behind               # it has background work with deadlines of its own
     cdef Moments queued                  # prompt lengths of requests that were never preempted
     cdef Moments queued_decode           # known lengths of preempted ones
     cdef int64_t next_seniority
@@ -76,6 +81,9 @@ cdef class Scheduler:
     cdef int detach_all(self) except -1 nogil
     cdef bint covers(self, int64_t n_in, int64_t num_hash_ids) noexcept nogil
     cdef int publish_unqueued_cuts(self, EventBuffer out, double now_ms) except -1 nogil
+    cdef bint runnable(self) noexcept nogil
+    cdef double next_internal_ms(self) noexcept nogil
+    cdef int process_internal(self, double now_ms, EventBuffer out) except -1 nogil
     cdef int64_t active_blocks(self) noexcept nogil
     cdef int64_t inactive_blocks(self) noexcept nogil
     # Shared.
@@ -95,6 +103,8 @@ cdef class Scheduler:
     cdef int push_running(self, int32_t slot) except -1 nogil
     cdef int push_waiting(self, int32_t slot, bint front) except -1 nogil
     cdef int32_t pop_waiting(self) noexcept nogil
+    cdef int push_aside(self, int32_t slot) except -1 nogil
+    cdef int32_t _waiting_at(self, int64_t i) noexcept nogil
     cdef int _take_out(self, int32_t slot) noexcept nogil
     cdef Event* _unpublished_end(self, int32_t ordinal) noexcept nogil
     cdef double _last_before(self, Event* terminal) noexcept nogil

@@ -57,6 +57,7 @@ cdef class Scheduler:
     def __dealloc__(self):
         free(self.running)
         free(self.waiting)
+        free(self.aside)
 
     # -- the seam ---------------------------------------------------------------------------------
 
@@ -87,6 +88,18 @@ cdef class Scheduler:
 
     cdef int publish_unqueued_cuts(self, EventBuffer out, double now_ms) except -1 nogil:
         """Cuts of requests that a pass which failed had taken out of the queues and not ended."""
+        return 0
+
+    cdef bint runnable(self) noexcept nogil:
+        """Whether a pass could do anything for a request of this rank."""
+        return self.has_work()
+
+    cdef double next_internal_ms(self) noexcept nogil:
+        """Next deadline of modelled background work [ms]; INFINITY = none."""
+        return INFINITY
+
+    cdef int process_internal(self, double now_ms, EventBuffer out) except -1 nogil:
+        """Handle background work due by `now_ms`."""
         return 0
 
     cdef int64_t active_blocks(self) noexcept nogil:
@@ -157,6 +170,12 @@ cdef class Scheduler:
                 self.num_running -= 1
                 memmove(&self.running[i], &self.running[i + 1], (self.num_running - i) * sizeof(int32_t))
                 return 0
+        for i in range(self.num_aside):
+            if self.aside[i] == slot:
+                self._count_waiting(slot, -1)
+                self.num_aside -= 1
+                memmove(&self.aside[i], &self.aside[i + 1], (self.num_aside - i) * sizeof(int32_t))
+                return 0
         for i in range(self.num_waiting):
             if self.waiting[(self.waiting_head + i) & self.waiting_mask] == slot:
                 self._count_waiting(slot, -1)
@@ -213,7 +232,7 @@ cdef class Scheduler:
     # -- a pass -----------------------------------------------------------------------------------
 
     cdef bint has_work(self) noexcept nogil:
-        return self.num_running > 0 or self.num_waiting > 0
+        return self.num_running > 0 or self.num_waiting > 0 or self.num_aside > 0
 
     cdef void begin_pass(self, double now_ms) noexcept nogil:
         self.pass_number += 1
@@ -375,7 +394,7 @@ cdef class Scheduler:
         """Append the gauges as they are now; `queued` requests wait on a lane and count as waiting."""
         cdef Event* event = out.emplace(EV_GAUGES, now_ms, self.worker, self.rank, NONE)
         event.a, event.b = self.active_blocks(), self.inactive_blocks()
-        event.c, event.d = self.num_running, self.num_waiting + queued
+        event.c, event.d = self.num_running, self.num_waiting + self.num_aside + queued
         event.e = telemetry_only
         return 0
 
@@ -390,11 +409,8 @@ cdef class Scheduler:
         cdef int32_t slot
         cdef int64_t i
         self.detach_all()
-        for i in range(self.num_running + self.num_waiting):
-            if i < self.num_running:
-                slot = self.running[i]
-            else:
-                slot = self.waiting[(self.waiting_head + i - self.num_running) & self.waiting_mask]
+        for i in range(self.num_running + self.num_aside + self.num_waiting):
+            slot = self.running[i] if i < self.num_running else self._waiting_at(i - self.num_running)
             request = &self.requests.slots[slot]
             event = out.emplace(EV_CUT, now_ms, self.worker, self.rank, request.ordinal)
             event.a, event.x = request.gen, request.emit_ms
@@ -453,6 +469,27 @@ cdef class Scheduler:
         self.num_waiting += 1
         return 0
 
+    cdef int push_aside(self, int32_t slot) except -1 nogil:
+        """A request that was taken out of the queue still waits, and goes before it from now on."""
+        cdef int32_t* grown
+        if self.num_aside == self.aside_capacity:
+            grown = <int32_t*>realloc(self.aside, max(64, self.aside_capacity * 2) * sizeof(int32_t))
+            if grown is NULL:
+                with gil:
+                    raise MemoryError(f"{self.aside_capacity * 2} requests set aside")
+            self.aside = grown
+            self.aside_capacity = max(64, self.aside_capacity * 2)
+        self._count_waiting(slot, 1)
+        self.aside[self.num_aside] = slot
+        self.num_aside += 1
+        return 0
+
+    cdef int32_t _waiting_at(self, int64_t i) noexcept nogil:
+        """Of all that wait, those set aside first."""
+        if i < self.num_aside:
+            return self.aside[i]
+        return self.waiting[(self.waiting_head + i - self.num_aside) & self.waiting_mask]
+
     cdef int32_t pop_waiting(self) noexcept nogil:
         cdef int32_t slot = self.waiting[self.waiting_head]
         self._count_waiting(slot, -1)
@@ -479,11 +516,8 @@ cdef class Scheduler:
         cdef Request* request
         rows = []
         self.detach_all()
-        for i in range(min(limit, self.num_running + self.num_waiting)):
-            if i < self.num_running:
-                slot = self.running[i]
-            else:
-                slot = self.waiting[(self.waiting_head + i - self.num_running) & self.waiting_mask]
+        for i in range(min(limit, self.num_running + self.num_aside + self.num_waiting)):
+            slot = self.running[i] if i < self.num_running else self._waiting_at(i - self.num_running)
             request = &self.requests.slots[slot]
             rows.append(("running" if i < self.num_running else "waiting", request.ordinal,
                          request.n_in + request.gen, request.computed, request.table_length))

@@ -14,6 +14,7 @@ from typing import Any
 from mocker_replay._core.driver import Machine
 from mocker_replay._core.engine import Engine
 from mocker_replay._core.event_buffer import EventBuffer
+from mocker_replay._core.offload import HostTier
 from mocker_replay._core.policy import SchedulingPolicy
 from mocker_replay._core.sched_vllm import VllmScheduler
 from mocker_replay._core.timing import TimingModel
@@ -58,6 +59,23 @@ def _load_profile(path: str) -> dict[str, Any]:
     return arrays
 
 
+def build_tier(config: EngineConfig, trace_block_size: int) -> HostTier | None:
+    """The host tier of one rank, None where none is set."""
+    offload = config.native_host_offload
+    if offload is None:
+        return None
+    assert config.kv_cache_bytes_per_token is not None, "a tier needs the size of a block"
+    return HostTier(
+        min(offload.num_host_blocks, COUNT_MAX),
+        float(config.block_size * config.kv_cache_bytes_per_token),
+        offload.d2h_bandwidth_gbps,
+        offload.h2d_bandwidth_gbps,
+        offload.latency_to_first_byte_ms,
+        config.block_size,
+        trace_block_size,
+    )
+
+
 def build_machine(
     config: EngineConfig,
     out: EventBuffer,
@@ -85,7 +103,7 @@ def build_machine(
     """
     config.require_supported()
     xxh3 = None
-    if block_tokens is not None:
+    if block_tokens is not None or config.native_host_offload is not None:
         from xxhash import xxh3_64_intdigest
 
         xxh3 = xxh3_64_intdigest
@@ -111,6 +129,7 @@ def build_machine(
             asks_prompt_tokens=asks_prompt_tokens,
             xxh3=xxh3,
             policy=policy,
+            tier=build_tier(config, trace_block_size),
         )
         for rank in range(config.dp_size)
     ]

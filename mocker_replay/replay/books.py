@@ -24,7 +24,7 @@ from mocker_replay.replay.router import KvRouter
 from mocker_replay.replay.sinks import Sinks
 from mocker_replay.replay.workload import Workload, open_workload, session_names
 from mocker_replay.report.facts import COMPLETED, FAILED, REJECTED, RunFacts
-from mocker_replay.report.summary import summarize
+from mocker_replay.report.summary import summarize, tier_fields
 from mocker_replay.shells.clock import elapsed_ms, monotonic_ns
 from mocker_replay.trace import TraceFacts, TraceSource
 
@@ -75,7 +75,7 @@ class RunBooks:
             facts,
             arrival_speedup_ratio=options.arrival_speedup_ratio,
             replay_concurrency=options.replay_concurrency,
-            renumber=wants_kv,
+            renumber=wants_kv or engine.native_host_offload is not None,
         )
         self.fleet: Fleet = build_fleet(
             engine,
@@ -149,7 +149,7 @@ class RunBooks:
         cut = not complete or self.failure is not None
         facts = self._run_facts(wall_time_ms, cut=cut, interrupted=interrupted)
         result = ReplayResult(
-            summary=summarize(self.collector, facts) | self._policy_summary() | self.extra_summary(),
+            summary=summarize(self.collector, facts) | self._policy_summary() | self._tier_summary() | self.extra_summary(),
             columns=columns,
             facts=facts,
             telemetry=self.sinks.telemetry_result(),
@@ -165,6 +165,12 @@ class RunBooks:
             return {}
         counts = self.collector.decisions()
         return {"policy": self.policy.name, "policy_decisions": {kind.name.lower(): counts[kind] for kind in Decision}}
+
+    def _tier_summary(self) -> dict[str, Any]:
+        """What the host tiers did; nothing where there are none."""
+        if self.engine.native_host_offload is None:
+            return {}
+        return tier_fields(self.collector.columns(), self.collector.host_steps())
 
     def consume(self) -> None:
         """Hand the records to everybody who reads them, and forget them."""

@@ -42,6 +42,7 @@ class _Row(NamedTuple):
     output_tokens: int
     reused_tokens_max: int
     reused_tokens_first: int
+    host_tokens_first: int
     num_admissions: int
     num_preemptions: int
     worker: int
@@ -136,6 +137,11 @@ def _record(row: int, figures: _Row, later: Sequence[tuple[float, int]], facts: 
         "name": name,
         "preemption_count": figures.num_preemptions,
     }
+    if figures.host_tokens_first >= 0:
+        record |= {
+            "first_admission_g1_reused_input_tokens": figures.reused_tokens_first - figures.host_tokens_first,
+            "first_admission_host_reused_input_tokens": figures.host_tokens_first,
+        }
     if figures.status != COMPLETED:
         record |= _failure(figures)
     return record
@@ -179,10 +185,19 @@ def _admissions(figures: _Row, later: Sequence[tuple[float, int]]) -> list[dict[
             "pool": "agg",
             "at_ms": at_ms,
             "reused_input_tokens": reused,
+            **(_split(figures) if ordinal == 0 else {}),
             "is_readmission": ordinal > 0,
         }
         for ordinal, (at_ms, reused) in enumerate([first, *later])
     ]
+
+
+def _split(figures: _Row) -> dict[str, int]:
+    """Where the reused tokens of a first admission came from; nothing without a host tier."""
+    if figures.host_tokens_first < 0:
+        return {}
+    host = figures.host_tokens_first
+    return {"g1_reused_input_tokens": figures.reused_tokens_first - host, "host_reused_input_tokens": host}
 
 
 def _failure(figures: _Row) -> dict[str, Any]:

@@ -1,0 +1,539 @@
+"""A host tier's part in a pass: what is stored, what is loaded, who waits for a copy, and which pass does.
+
+Complete prompt blocks are written through to the tier when they have been computed. A waiting request whose prompt goes
+on in the tier gets blocks and loads; until its copy has come in, or while somebody else's copy of what it needs is under
+way, it is set aside, and those set aside go before the queue. Blocks that are still being copied out may be handed out
+again; the pass that writes them ends that much later.
+
+Decides: stores, loads, the wait of a pass. Never decides who is admitted of those who need no copy, and keeps no host
+memory itself (offload). Without a tier nothing here is in the way. Source: hand-off and offload specification, 10 to 13.
+"""
+from libc.math cimport INFINITY, NAN
+from libc.stdint cimport uint64_t
+from libc.stdlib cimport free, malloc, realloc
+
+from .block_pool cimport POOL_EXHAUSTED, POOL_OK
+from .event_buffer cimport (
+    EV_HOST, EV_INTERNAL_WORK, HOST_EVICTED, HOST_FENCE, HOST_LOAD_CANCELLED, HOST_LOAD_COMPLETED, HOST_LOAD_SCHEDULED,
+    HOST_STORE_COMPLETED, HOST_STORE_PREPARED, HOST_STORE_SUBMITTED, WANT_KV, Event,
+)
+from .offload cimport STORE_PRESENT, STORE_RETRY
+from .prefix_index cimport PrefixIndex
+from .scheduler cimport Scheduler
+from .types cimport NONE, PRIVATE, SUBMIT_OK, Terms, ceil_div
+
+
+cdef class OffloadScheduler(PolicyScheduler):
+    def __dealloc__(self):
+        cdef int32_t i
+        for i in range(self.hosted_capacity):
+            free(self.hosted[i].path)
+            free(self.hosted[i].reads)
+        free(self.hosted)
+        free(self.copy_reads)
+        free(self.free_reads)
+        free(self.fresh_reads)
+        free(self.identities)
+
+    cdef int set_tier(self, HostTier tier) except -1:
+        self.tier = tier
+        self.keys = None if tier is None else tier.keys
+        self.has_tier = self.works_behind = tier is not None
+        return 0
+
+    # -- what is known of a request ---------------------------------------------------------------
+
+    cdef int submit(self, int32_t ordinal, int64_t n_in, int64_t n_out, const uint64_t* hash_ids, int64_t num_hash_ids,
+                    const Terms* terms) except -1 nogil:
+        cdef int result = Scheduler.submit(self, ordinal, n_in, n_out, hash_ids, num_hash_ids, terms)
+        if self.has_tier and result == SUBMIT_OK:
+            self.host(self.requests.find(ordinal))
+        return result
+
+    cdef int host(self, int32_t slot) except -1 nogil:
+        """Begin to know a request that was just submitted."""
+        cdef Hosted* grown
+        cdef int32_t i
+        cdef int64_t capacity
+        self.stalled = False
+        if slot >= self.hosted_capacity:
+            capacity = max(64, 2 * <int64_t>slot)
+            grown = <Hosted*>realloc(self.hosted, capacity * sizeof(Hosted))
+            if grown is NULL:
+                with gil:
+                    raise MemoryError(f"{capacity} requests with a host tier")
+            self.hosted = grown
+            for i in range(self.hosted_capacity, <int32_t>capacity):
+                grown[i].path = NULL
+                grown[i].reads = NULL
+                grown[i].reads_capacity = 0
+            self.hosted_capacity = <int32_t>capacity
+        self.hosted[slot].path_length = self.hosted[slot].cursor = self.hosted[slot].base_blocks = 0
+        self.hosted[slot].num_keys = self.requests.slots[slot].n_in // self.block_size
+        self.hosted[slot].store = self.hosted[slot].load = NONE
+        self.hosted[slot].loaded = False
+        return 0
+
+    cdef int _keys(self, Hosted* hosted, int64_t first, int64_t end) except -1 nogil:
+        """Identities of its blocks first..end in `identities`."""
+        cdef int64_t i
+        cdef int32_t* grown
+        if end - first > self.identities_capacity:
+            grown = <int32_t*>realloc(self.identities, 2 * (end - first) * sizeof(int32_t))
+            if grown is NULL:
+                with gil:
+                    raise MemoryError(f"identities of {end - first} blocks")
+            self.identities = grown
+            self.identities_capacity = 2 * (end - first)
+        for i in range(first, end):
+            self.identities[i - first] = self._key_of(hosted, i)
+        return 0
+
+    cdef int32_t _key_of(self, Hosted* hosted, int64_t block) noexcept nogil:
+        """Identity of a complete prompt block in the tier; as `identity_of`."""
+        cdef int64_t depth = (((block + 1) * self.block_size - 1) // self.keys.trace_block_size) * self.keys.parts
+        while self.keys.parts > 1 and depth + 1 < hosted.path_length and self.keys.first_block(depth + 1) <= block:
+            depth += 1
+        return (hosted.path[depth] << self.keys.shift) + <int32_t>(block - self.keys.first_block(depth))
+
+    cdef int _number_blocks(self, int32_t slot) except -1:
+        """Enter the prompt into the tier's index, with the numbers of its blocks; once a request."""
+        cdef Request* request = &self.requests.slots[slot]
+        cdef Hosted* hosted = &self.hosted[slot]
+        cdef PrefixIndex keys = self.tier.keys
+        cdef int64_t depths, depth, block
+        cdef int32_t node = NONE
+        cdef int32_t identity
+        cdef uint64_t number = 0
+        if hosted.path_length > 0 or hosted.num_keys == 0:
+            return 0
+        depths = ((hosted.num_keys * self.block_size - 1) // keys.trace_block_size + 1) * keys.parts
+        while depths > 1 and keys.first_block(depths - 1) >= hosted.num_keys:
+            depths -= 1
+        free(hosted.path)
+        hosted.path = <int32_t*>malloc(depths * sizeof(int32_t))
+        if hosted.path is NULL:
+            raise MemoryError(f"path of {depths} nodes")
+        for depth in range(depths):
+            node = keys.child(node, request.hash_ids[depth // keys.parts])
+            hosted.path[depth] = node
+        hosted.path_length = depths
+        keys.hold(node)
+        for block in range(hosted.num_keys):
+            identity = self._key_of(hosted, block)
+            if keys.hashes[identity] == 0:
+                keys.hashes[identity] = self.chain_hash(number, block, self.local_hash(request, block))
+            number = keys.hashes[identity]
+        return 0
+
+    cdef void _touch_all(self, Hosted* hosted) noexcept nogil:
+        """All its blocks were asked for, the first of them last."""
+        cdef int64_t i
+        for i in range(hosted.num_keys - 1, -1, -1):
+            self.tier.touch(self._key_of(hosted, i))
+
+    cdef int give_up(self, int32_t slot) except -1 nogil:
+        cdef Hosted* hosted
+        PolicyScheduler.give_up(self, slot)
+        if self.has_tier:
+            hosted = &self.hosted[slot]
+            if hosted.path_length > 0:
+                self.tier.keys.drop(hosted.path[hosted.path_length - 1])
+                hosted.path_length = 0
+        return 0
+
+    # -- blocks that are still being copied out ---------------------------------------------------
+
+    cdef PoolStatus acquire_reading(self, const int32_t* hits, int64_t num_hits, int64_t num_fresh) except? POOL_OK nogil:
+        """As BlockPool.acquire; `fresh_reads` then says which store still reads each private block.
+
+        Evicted blocks come first, then empty ones; of these, such as are still being read last.
+        """
+        cdef int64_t missing = num_fresh - self.pool.num_free
+        cdef int64_t i, unread
+        cdef int64_t inactive_hits = 0
+        cdef int32_t copy
+        cdef int64_t kept = 0
+        for i in range(num_hits):
+            if self.pool.copies[hits[i]].ref_count == 0:
+                inactive_hits += 1
+        if missing > 0 and missing > self.pool.num_inactive - inactive_hits:
+            return POOL_EXHAUSTED
+        missing = max(missing, 0)
+        self._reserve_reads(num_fresh)
+        self.pool.acquire(hits, num_hits, 0)
+        copy = self.pool.lru_head
+        for i in range(missing):
+            self.fresh_reads[i] = self.copy_reads[copy] if copy < self.copy_reads_capacity else NONE
+            copy = self.pool.copies[copy].lru_next
+        for i in range(self.num_free_reads):
+            if self.tier.store_in_flight(self.free_reads[i]):
+                self.free_reads[kept] = self.free_reads[i]
+                kept += 1
+        self.num_free_reads = kept
+        unread = min(num_fresh - missing, self.pool.num_free - kept)
+        for i in range(missing, num_fresh):
+            self.fresh_reads[i] = NONE if i < missing + unread else self.free_reads[i - missing - unread]
+        kept = num_fresh - missing - unread
+        for i in range(kept, self.num_free_reads):
+            self.free_reads[i - kept] = self.free_reads[i]
+        self.num_free_reads -= kept
+        self.pool.acquire(NULL, 0, num_fresh)
+        for i in range(num_fresh):
+            if not self.tier.store_in_flight(self.fresh_reads[i]):
+                self.fresh_reads[i] = NONE
+        return POOL_OK
+
+    cdef int _reserve_reads(self, int64_t num_fresh) except -1 nogil:
+        """Room for `num_fresh` blocks to be handed out and, later, to be given back."""
+        cdef int64_t wanted = self.num_free_reads + self.num_read_blocks + num_fresh
+        cdef int64_t* grown
+        if num_fresh > self.fresh_capacity:
+            grown = <int64_t*>realloc(self.fresh_reads, 2 * num_fresh * sizeof(int64_t))
+            if grown is NULL:
+                with gil:
+                    raise MemoryError(f"{num_fresh} blocks")
+            self.fresh_reads, self.fresh_capacity = grown, 2 * num_fresh
+        if wanted > self.free_reads_capacity:
+            grown = <int64_t*>realloc(self.free_reads, 2 * wanted * sizeof(int64_t))
+            if grown is NULL:
+                with gil:
+                    raise MemoryError(f"{wanted} empty blocks")
+            self.free_reads, self.free_reads_capacity = grown, 2 * wanted
+        return 0
+
+    cdef int64_t append_blocks(self, Request* request, int64_t num_hits, int64_t num_fresh) except -1 nogil:
+        cdef int64_t length = PolicyScheduler.append_blocks(self, request, num_hits, num_fresh)
+        cdef Hosted* hosted
+        cdef int64_t* grown
+        cdef int64_t i
+        if not self.has_tier:
+            return length
+        hosted = &self.hosted[request - self.requests.slots]
+        if length > hosted.reads_capacity:
+            grown = <int64_t*>realloc(hosted.reads, request.table_capacity * sizeof(int64_t))
+            if grown is NULL:
+                with gil:
+                    raise MemoryError(f"block table of {request.table_capacity} blocks")
+            hosted.reads, hosted.reads_capacity = grown, request.table_capacity
+        for i in range(num_fresh):
+            hosted.reads[length - num_fresh + i] = self.fresh_reads[i]
+            if self.fresh_reads[i] != NONE:
+                self.num_read_blocks += 1
+        return length
+
+    cdef void release_blocks(self, Request* request) noexcept nogil:
+        cdef Hosted* hosted
+        cdef int64_t i
+        if self.has_tier:
+            hosted = &self.hosted[request - self.requests.slots]
+            for i in range(request.table_length - 1, -1, -1):
+                if request.table[i] == PRIVATE and hosted.reads[i] != NONE:
+                    self.num_read_blocks -= 1
+                    if self.tier.store_in_flight(hosted.reads[i]):
+                        self.free_reads[self.num_free_reads] = hosted.reads[i]
+                        self.num_free_reads += 1
+        PolicyScheduler.release_blocks(self, request)
+
+    cdef int finalise(self, Request* request, int64_t before, int64_t after) except -1 nogil:
+        cdef Hosted* hosted
+        cdef int64_t first = before // self.block_size
+        cdef int64_t end = after // self.block_size
+        if not self.has_tier:
+            return PolicyScheduler.finalise(self, request, before, after)
+        hosted = &self.hosted[request - self.requests.slots]
+        # Blocks that are cached already keep what is known of their copy.
+        while first < end and request.table[first] != PRIVATE:
+            first += 1
+        PolicyScheduler.finalise(self, request, before, after)
+        return self._note_cached(request, hosted, first, end)
+
+    cdef int _note_cached(self, Request* request, Hosted* hosted, int64_t first, int64_t end) except -1 nogil:
+        """Blocks first..end of a table were private and are cached now: what reads them reads the copies."""
+        cdef int64_t i
+        cdef int64_t* grown
+        if self.pool.copy_capacity > self.copy_reads_capacity:
+            grown = <int64_t*>realloc(self.copy_reads, self.pool.copy_capacity * sizeof(int64_t))
+            if grown is NULL:
+                with gil:
+                    raise MemoryError(f"block pool of {self.pool.copy_capacity} cached blocks")
+            for i in range(self.copy_reads_capacity, self.pool.copy_capacity):
+                grown[i] = NONE
+            self.copy_reads, self.copy_reads_capacity = grown, self.pool.copy_capacity
+        for i in range(first, end):
+            self.copy_reads[request.table[i]] = hosted.reads[i]
+            if hosted.reads[i] != NONE:
+                self.num_read_blocks -= 1
+        return 0
+
+    cdef int64_t _read_of(self, Request* request, Hosted* hosted, int64_t block) noexcept nogil:
+        """The store that reads a block of a table, NONE when none does any more."""
+        cdef int64_t store = hosted.reads[block] if request.table[block] == PRIVATE else self.copy_reads[request.table[block]]
+        return store if self.tier.store_in_flight(store) else NONE
+
+    cdef int wait_for_store(self, int32_t victim) except -1 nogil:
+        """A request lost its blocks: this pass waits for its own store, and it must ask the tier again."""
+        if self.tier.store_in_flight(self.hosted[victim].store):
+            self.fence = max(self.fence, self.hosted[victim].store)
+        self.hosted[victim].loaded = False
+        return 0
+
+    # -- the queue --------------------------------------------------------------------------------
+
+    cdef void open_tier_pass(self) noexcept nogil:
+        self.fence = NONE
+        self.aside_at = 0
+        self.started_load = False
+
+    cdef int32_t next_aside(self) noexcept nogil:
+        """Of those set aside, who is tried next in this pass; NONE when the queue is next."""
+        return self.aside[self.aside_at] if self.aside_at < self.num_aside else NONE
+
+    cdef TierAnswer consult_tier(self, int32_t slot) except? TIER_MISS nogil:
+        """What the tier says to a waiting request that may be admitted as far as its lengths go."""
+        cdef Request* request = &self.requests.slots[slot]
+        cdef Hosted* hosted = &self.hosted[slot]
+        if hosted.load != NONE:
+            return TIER_ASIDE
+        if hosted.loaded:
+            self.num_hits = request.table_length
+            self.cap_reuse(request, request.n_out - request.gen > 0, False)
+            # All it holds is its own: what of it is computed again needs no other block.
+            self.active_cached_tokens = request.table_length * self.block_size
+            return TIER_LOADED
+        if self.tier.store_in_flight(hosted.store):
+            return TIER_ASIDE
+        self.look_up(request)
+        if self.num_hits >= hosted.num_keys:
+            return TIER_MISS
+        if hosted.path_length == 0:
+            with gil:
+                self._number_blocks(slot)
+        return self._match(slot, self.num_hits)
+
+    cdef TierAnswer _match(self, int32_t slot, int64_t base) except? TIER_MISS nogil:
+        """Blocks of the tier behind those on the device."""
+        cdef Hosted* hosted = &self.hosted[slot]
+        cdef int64_t i
+        cdef int64_t matched = 0
+        cdef bint busy = False
+        for i in range(base, hosted.num_keys):
+            if self.tier.entry_of(self._key_of(hosted, i)) == NONE:
+                break
+            matched += 1
+            busy = busy or not self.tier.is_free_to_load(self._key_of(hosted, i))
+        self._touch_all(hosted)
+        if matched == 0:
+            return TIER_MISS
+        return TIER_ASIDE if busy else self._load(slot, base, matched)
+
+    cdef TierAnswer _load(self, int32_t slot, int64_t base, int64_t matched) except? TIER_MISS nogil:
+        """Start a load, if there is room for all that the request knows; it holds the blocks from here on."""
+        cdef Request* request = &self.requests.slots[slot]
+        cdef Transfer* load
+        cdef double not_before_ms = self.pass_start_ms
+        cdef int64_t i
+        self.cap_reuse(request, request.n_out - request.gen > 0, False)
+        if (ceil_div(request.n_in + request.gen, self.block_size) - self.active_cached_tokens // self.block_size
+                > self.pool.num_blocks - self.pool.active()):
+            return TIER_WAIT
+        if self.acquire_reading(self.hit_copies, base, matched) != POOL_OK:
+            return TIER_WAIT
+        if self.pool.num_removed > 0:
+            self.publish_removed()
+        self.append_blocks(request, base, matched)
+        for i in range(matched):
+            if self.fresh_reads[i] != NONE:
+                not_before_ms = max(not_before_ms, self.tier.store_end_ms(self.fresh_reads[i]))
+        self._keys(&self.hosted[slot], base, base + matched)
+        load = self.tier.schedule_load(self.identities, matched, not_before_ms, request.ordinal, slot)
+        self.hosted[slot].load, self.hosted[slot].base_blocks = load.ordinal, base
+        self.num_loading += 1
+        self.started_load = True
+        self._tell(self.start_events, self.pass_start_ms, request.ordinal, HOST_LOAD_SCHEDULED, load.number, matched,
+                   load.end_ms)
+        return TIER_ASIDE
+
+    cdef int set_aside_for_copy(self, int32_t slot, bint is_aside) except -1 nogil:
+        """It waits for a copy: those behind it are tried."""
+        if not is_aside:
+            self.pop_waiting()
+            self.push_aside(slot)
+        self.aside_at += 1
+        return 0
+
+    cdef int64_t host_tokens(self, int32_t slot) noexcept nogil:
+        """Of what its admission reuses, the tokens that came from the host."""
+        cdef int64_t device = self.hosted[slot].base_blocks * self.block_size
+        return max(0, self.cached_tokens - device) if self.hosted[slot].loaded else 0
+
+    # -- the rest of a pass -----------------------------------------------------------------------
+
+    cdef double close_schedule(self, double now_ms) except -1.0 nogil:
+        """All is scheduled: offer what was computed to the tier, and say when the blocks of the pass may be written."""
+        cdef int64_t i
+        cdef double fence_ms
+        for i in range(self.num_running):
+            if self.requests.slots[self.running[i]].scheduled_pass == self.pass_number:
+                self._offer(self.running[i])
+        if self.fence == NONE:
+            return now_ms
+        fence_ms = self.tier.store_end_ms(self.fence)
+        if not fence_ms > now_ms:
+            return now_ms
+        self._tell(self.start_events, now_ms, NONE, HOST_FENCE, NONE, 0, fence_ms)
+        return fence_ms
+
+    cdef int _offer(self, int32_t slot) except -1 nogil:
+        """Write the complete prompt blocks of a request through, those that were computed since the last time."""
+        cdef Request* request = &self.requests.slots[slot]
+        cdef Hosted* hosted = &self.hosted[slot]
+        cdef int64_t end = min(request.computed, request.n_in) // self.block_size
+        cdef int64_t first = hosted.cursor
+        cdef int64_t i, store
+        if end <= first:
+            return 0
+        if hosted.path_length == 0:
+            with gil:
+                self._number_blocks(slot)
+        for i in range(first, end):
+            if (self.tier.entry_of(self._key_of(hosted, i)) == NONE
+                    and self._read_of(request, hosted, i) != NONE):
+                return 0             # what stands in the block is not written yet
+        self._keys(hosted, first, end)
+        store = self.tier.prepare_store(self.identities, end - first, request.ordinal)
+        if store == STORE_RETRY:
+            return 0
+        hosted.cursor = end
+        if store == STORE_PRESENT:
+            return 0
+        hosted.store = store
+        if self.tier.num_evicted > 0:
+            self._tell(self.start_events, self.pass_start_ms, NONE, HOST_EVICTED, NONE, self.tier.num_evicted, NAN)
+        for i in range(first, end):
+            if self.tier.is_stored_by(self._key_of(hosted, i), store):
+                if request.table[i] == PRIVATE:
+                    hosted.reads[i] = store
+                else:
+                    self.copy_reads[request.table[i]] = store
+        self._tell(self.start_events, self.pass_start_ms, request.ordinal, HOST_STORE_PREPARED, self.tier.next_number - 1,
+                   self.tier.num_stored(), NAN)
+        self._touch_all(hosted)
+        return 0
+
+    cdef bint stands_by(self) except -1 nogil:
+        """The pass could do nothing: whether that is because copies are under way, or because those came in that have
+        no room for the rest of what they need."""
+        cdef int32_t slot
+        cdef int64_t i
+        if self.started_load:
+            return True
+        if self.tier.copies():
+            self.stalled = True
+            return True
+        if self.num_running > 0 or self.num_aside == 0:
+            return False
+        for i in range(self.num_aside - 1, -1, -1):
+            slot = self.aside[i]
+            if self.hosted[slot].loaded:
+                # Blocks wait for blocks: the last to come in gives its own back and asks again.
+                self.release_blocks(&self.requests.slots[slot])
+                self.requests.slots[slot].alloc = 0
+                self.hosted[slot].loaded = False
+                return True
+        return False
+
+    # -- copies that end --------------------------------------------------------------------------
+
+    cdef double next_internal_ms(self) noexcept nogil:
+        return self.tier.next_end_ms() if self.has_tier else INFINITY
+
+    cdef int process_internal(self, double now_ms, EventBuffer out) except -1 nogil:
+        return self.end_copies(out, now_ms)
+
+    cdef int end_copies(self, EventBuffer out, double at_ms) except -1 nogil:
+        """Copies that have ended by then: what they brought is there."""
+        cdef Transfer done
+        self.kv_events.reset()
+        while self.tier.finish_next(at_ms, &done):
+            free(done.entries)
+            self.stalled = False
+            if done.slot == NONE:
+                self._tell(out, at_ms, done.request, HOST_STORE_COMPLETED, done.number, done.num_entries, done.end_ms)
+            else:
+                self._activate(done.slot)
+                self._tell(out, at_ms, done.request, HOST_LOAD_COMPLETED, done.number, done.num_entries, done.end_ms)
+        out.extend(self.kv_events, at_ms)
+        self.kv_events.reset()
+        return 0
+
+    cdef int _activate(self, int32_t slot) except -1 nogil:
+        """A load has come in: what the request reserved for it is cached, and it may be admitted."""
+        cdef Request* request = &self.requests.slots[slot]
+        cdef Hosted* hosted = &self.hosted[slot]
+        self.num_loading -= 1
+        hosted.load = NONE
+        hosted.loaded = True
+        request.alloc = min(request.table_length * self.block_size, request.n_in + request.gen)
+        return self.finalise(request, hosted.base_blocks * self.block_size, request.table_length * self.block_size)
+
+    cdef int publish_end(self, EventBuffer out, double end_ms) except -1 nogil:
+        cdef Transfer* store
+        PolicyScheduler.publish_end(self, out, end_ms)
+        if not self.has_tier:
+            return 0
+        self.end_copies(out, end_ms)
+        while True:
+            store = self.tier.next_to_submit(end_ms)
+            if store is NULL:
+                break
+            self._tell(out, end_ms, store.request, HOST_STORE_SUBMITTED, store.number, store.num_entries, store.end_ms)
+        return self.end_copies(out, end_ms)
+
+    cdef int cancel(self, int32_t ordinal, bint discard, double now_ms, EventBuffer out, bint* suppressed) except -1 nogil:
+        cdef int32_t slot = self.requests.find(ordinal)
+        cdef Transfer load
+        load.num_entries = 0
+        if self.has_tier and slot != NONE and self.hosted[slot].load != NONE:
+            self.tier.cancel_load(self.hosted[slot].load, &load)
+            free(load.entries)
+            self.num_loading -= 1
+            self.hosted[slot].load = NONE
+        self.stalled = False
+        cdef int result = PolicyScheduler.cancel(self, ordinal, discard, now_ms, out, suppressed)
+        if load.num_entries > 0:
+            self._tell(out, now_ms, ordinal, HOST_LOAD_CANCELLED, load.number, load.num_entries, load.end_ms)
+        return result
+
+    cdef bint runnable(self) noexcept nogil:
+        """Somebody runs or may be tried, and not only to find again that all must wait for copies."""
+        return not self.stalled and self.num_running + self.num_waiting + self.num_aside > self.num_loading
+
+    cdef int _tell(self, EventBuffer out, double at_ms, int32_t request, int step, int64_t number, int64_t blocks,
+                   double end_ms) except -1 nogil:
+        cdef Event* event = out.emplace(EV_HOST, at_ms, self.worker, self.rank, request)
+        event.a, event.b, event.c, event.x = step, number, blocks, end_ms
+        return 0
+
+    def check(self):
+        """As PolicyScheduler.check, and what is known of copies against the tier."""
+        cdef int64_t i, j
+        cdef int64_t read_blocks = 0
+        cdef int64_t loading = 0
+        cdef int32_t slot
+        PolicyScheduler.check(self)
+        if not self.has_tier:
+            return
+        self.tier.check()
+        slots = [self.running[i] for i in range(self.num_running)] + [self.aside[i] for i in range(self.num_aside)]
+        slots += [self.waiting[(self.waiting_head + i) & self.waiting_mask] for i in range(self.num_waiting)]
+        paths = 0
+        for slot in slots:
+            loading += self.hosted[slot].load != NONE
+            paths += self.hosted[slot].path_length > 0
+            for j in range(self.requests.slots[slot].table_length):
+                if self.requests.slots[slot].table[j] == PRIVATE:
+                    read_blocks += self.hosted[slot].reads[j] != NONE
+        assert loading == self.num_loading == self.tier.loads.count, "loads under way nobody waits for"
+        assert read_blocks == self.num_read_blocks, "blocks that stores read lost"
+        assert self.tier.keys.num_holds() == paths, "paths of the tier held by nobody"
