@@ -41,10 +41,10 @@ cdef class OffloadScheduler(PolicyScheduler):
     # Blocks that a store still reads may be handed out; whoever writes them must wait.
     cdef int64_t* copy_reads             # (copy_reads_capacity,) by cached copy: the store that reads it, or NONE
     cdef int32_t copy_reads_capacity
-    cdef int64_t* free_reads             # (free_reads_capacity,) stores that read empty blocks, owned
+    cdef int64_t* free_reads             # (free_reads_capacity,) of the blocks that were emptied, the last one last; owned
     cdef int64_t num_free_reads
     cdef int64_t free_reads_capacity
-    cdef int64_t num_read_blocks         # private blocks in tables that a store read when they were handed out
+    cdef int64_t num_private             # private blocks in tables
     cdef int64_t* fresh_reads            # (fresh_capacity,) of the blocks acquired last, owned
     cdef int64_t fresh_capacity
     cdef int64_t fence                   # latest store that blocks of this pass wait for; NONE = none

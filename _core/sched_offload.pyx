@@ -147,13 +147,12 @@ cdef class OffloadScheduler(PolicyScheduler):
     cdef PoolStatus acquire_reading(self, const int32_t* hits, int64_t num_hits, int64_t num_fresh) except? POOL_OK nogil:
         """As BlockPool.acquire; `fresh_reads` then says which store still reads each private block.
 
-        Evicted blocks come first, then empty ones; of these, such as are still being read last.
+        Evicted blocks come first, the last one evicted before the others, then empty ones, the last one emptied first.
         """
         cdef int64_t missing = num_fresh - self.pool.num_free
-        cdef int64_t i, unread
+        cdef int64_t i
         cdef int64_t inactive_hits = 0
         cdef int32_t copy
-        cdef int64_t kept = 0
         for i in range(num_hits):
             if self.pool.copies[hits[i]].ref_count == 0:
                 inactive_hits += 1
@@ -163,30 +162,24 @@ cdef class OffloadScheduler(PolicyScheduler):
         self._reserve_reads(num_fresh)
         self.pool.acquire(hits, num_hits, 0)
         copy = self.pool.lru_head
-        for i in range(missing):
+        for i in range(missing - 1, -1, -1):
             self.fresh_reads[i] = self.copy_reads[copy] if copy < self.copy_reads_capacity else NONE
             copy = self.pool.copies[copy].lru_next
-        for i in range(self.num_free_reads):
-            if self.tier.store_in_flight(self.free_reads[i]):
-                self.free_reads[kept] = self.free_reads[i]
-                kept += 1
-        self.num_free_reads = kept
-        unread = min(num_fresh - missing, self.pool.num_free - kept)
         for i in range(missing, num_fresh):
-            self.fresh_reads[i] = NONE if i < missing + unread else self.free_reads[i - missing - unread]
-        kept = num_fresh - missing - unread
-        for i in range(kept, self.num_free_reads):
-            self.free_reads[i - kept] = self.free_reads[i]
-        self.num_free_reads -= kept
+            self.fresh_reads[i] = NONE
+            if self.num_free_reads > 0:
+                self.num_free_reads -= 1
+                self.fresh_reads[i] = self.free_reads[self.num_free_reads]
         self.pool.acquire(NULL, 0, num_fresh)
         for i in range(num_fresh):
             if not self.tier.store_in_flight(self.fresh_reads[i]):
                 self.fresh_reads[i] = NONE
+        self.num_private += num_fresh
         return POOL_OK
 
     cdef int _reserve_reads(self, int64_t num_fresh) except -1 nogil:
         """Room for `num_fresh` blocks to be handed out and, later, to be given back."""
-        cdef int64_t wanted = self.num_free_reads + self.num_read_blocks + num_fresh
+        cdef int64_t wanted = self.num_free_reads + self.num_private + num_fresh
         cdef int64_t* grown
         if num_fresh > self.fresh_capacity:
             grown = <int64_t*>realloc(self.fresh_reads, 2 * num_fresh * sizeof(int64_t))
@@ -218,8 +211,6 @@ cdef class OffloadScheduler(PolicyScheduler):
             hosted.reads, hosted.reads_capacity = grown, request.table_capacity
         for i in range(num_fresh):
             hosted.reads[length - num_fresh + i] = self.fresh_reads[i]
-            if self.fresh_reads[i] != NONE:
-                self.num_read_blocks += 1
         return length
 
     cdef void release_blocks(self, Request* request) noexcept nogil:
@@ -228,11 +219,10 @@ cdef class OffloadScheduler(PolicyScheduler):
         if self.has_tier:
             hosted = &self.hosted[request - self.requests.slots]
             for i in range(request.table_length - 1, -1, -1):
-                if request.table[i] == PRIVATE and hosted.reads[i] != NONE:
-                    self.num_read_blocks -= 1
-                    if self.tier.store_in_flight(hosted.reads[i]):
-                        self.free_reads[self.num_free_reads] = hosted.reads[i]
-                        self.num_free_reads += 1
+                if request.table[i] == PRIVATE:
+                    self.num_private -= 1
+                    self.free_reads[self.num_free_reads] = hosted.reads[i]
+                    self.num_free_reads += 1
         PolicyScheduler.release_blocks(self, request)
 
     cdef int finalise(self, Request* request, int64_t before, int64_t after) except -1 nogil:
@@ -262,8 +252,7 @@ cdef class OffloadScheduler(PolicyScheduler):
             self.copy_reads, self.copy_reads_capacity = grown, self.pool.copy_capacity
         for i in range(first, end):
             self.copy_reads[request.table[i]] = hosted.reads[i]
-            if hosted.reads[i] != NONE:
-                self.num_read_blocks -= 1
+        self.num_private -= end - first
         return 0
 
     cdef int64_t _read_of(self, Request* request, Hosted* hosted, int64_t block) noexcept nogil:
@@ -304,8 +293,6 @@ cdef class OffloadScheduler(PolicyScheduler):
         if self.tier.store_in_flight(hosted.store):
             return TIER_ASIDE
         self.look_up(request)
-        if self.num_hits >= hosted.num_keys:
-            return TIER_MISS
         if hosted.path_length == 0:
             with gil:
                 self._number_blocks(slot)
@@ -518,7 +505,7 @@ cdef class OffloadScheduler(PolicyScheduler):
     def check(self):
         """As PolicyScheduler.check, and what is known of copies against the tier."""
         cdef int64_t i, j
-        cdef int64_t read_blocks = 0
+        cdef int64_t private_blocks = 0
         cdef int64_t loading = 0
         cdef int32_t slot
         PolicyScheduler.check(self)
@@ -533,7 +520,8 @@ cdef class OffloadScheduler(PolicyScheduler):
             paths += self.hosted[slot].path_length > 0
             for j in range(self.requests.slots[slot].table_length):
                 if self.requests.slots[slot].table[j] == PRIVATE:
-                    read_blocks += self.hosted[slot].reads[j] != NONE
+                    private_blocks += 1
         assert loading == self.num_loading == self.tier.loads.count, "loads under way nobody waits for"
-        assert read_blocks == self.num_read_blocks, "blocks that stores read lost"
+        assert private_blocks == self.num_private, "private blocks lost"
+        assert self.num_free_reads <= self.pool.num_free, "more blocks were emptied than are empty"
         assert self.tier.keys.num_holds() == paths, "paths of the tier held by nobody"

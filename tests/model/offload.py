@@ -251,8 +251,6 @@ class OffloadRank(Rank):
             return "skip"
         keys = self.keys(request)
         base = self.count_hits(request)
-        if base >= len(keys):
-            return None
         matched, deferred = 0, False
         for key in keys[base:]:
             if key not in self.tier.entries:

@@ -47,7 +47,7 @@ class BlockPool:
         self.copies_of: dict[Identity, list[Copy]] = {}  # oldest first; the first one is the primary
         self.lru: OrderedDict[int, Copy] = OrderedDict()  # id(copy) -> cached copy without references, oldest first
         self.journal: list[Removed | Stored] = []  # changes of what look-ups can see, in order
-        self.free_sources: list[Any] = []  # of empty slots whose old content is still being copied
+        self.free_sources: list[Any] = []  # of the slots that were emptied, the last one last
         self.aside_sources: list[Any] = []  # of the slots set aside
 
     @property
@@ -74,17 +74,14 @@ class BlockPool:
         for copy in primaries:
             copy.references += 1
             self.lru.pop(id(copy), None)
-        sources = self._evict(short) + self._take_free(num_fresh - short)
+        sources = self._evict(short)[::-1] + self._take_free(num_fresh - short)
         self.num_copies += num_fresh
         return primaries + [Copy(source=source) for source in sources]
 
     def _take_free(self, count: int) -> list[Any]:
-        """Empty slots, those still being copied last; the source of each."""
-        self.free_sources = [source for source in self.free_sources if source.in_flight]
-        plain = min(count, self.free - len(self.free_sources))
-        taken, self.free_sources = self.free_sources[: count - plain], self.free_sources[count - plain :]
+        """Empty slots, the one emptied last first; the source of each."""
         self.free -= count
-        return [None] * plain + taken
+        return [self.free_sources.pop() if self.free_sources else None for _ in range(count)]
 
     def _evict(self, count: int) -> list[Any]:
         vanished = []
@@ -108,7 +105,7 @@ class BlockPool:
         short = max(0, num_slots - self.free)
         if short > len(self.lru):
             return False
-        self.aside_sources = self._take_free(num_slots - short) + self._evict(short)
+        self.aside_sources = self._evict(short)[::-1] + self._take_free(num_slots - short)
         return True
 
     def take_set_aside(self) -> Copy:
@@ -118,7 +115,7 @@ class BlockPool:
 
     def return_set_aside(self, num_slots: int) -> None:
         self.free += num_slots
-        self.free_sources += [source for source in self.aside_sources if source is not None]
+        self.free_sources += self.aside_sources
         self.aside_sources = []
 
     def cache(self, copy: Copy, identity: Identity) -> bool:
@@ -134,8 +131,7 @@ class BlockPool:
         if copy.identity is None:
             self.free += 1
             self.num_copies -= 1
-            if copy.source is not None:
-                self.free_sources.append(copy.source)
+            self.free_sources.append(copy.source)
             return
         copy.references -= 1
         assert copy.references >= 0
