@@ -126,6 +126,12 @@ class OffloadRank(Rank):
         if self.tier.transfers:
             self.stalled = True
             return
+        came_in = [r for r in self.set_aside if self.hosted[r].loaded]
+        if came_in:
+            # Blocks wait for blocks: the last to come in gives its own back and asks again.
+            self._release(came_in[-1])
+            self.hosted[came_in[-1]].loaded = False
+            return
         super()._fail_head()
 
     def _fence(self, copies: list[Copy]) -> None:

@@ -136,7 +136,9 @@ def run_product_case(case: Case, folder: Path) -> Outcome:
         summary=result.summary,
         telemetry=result.telemetry,
         passes=list(passes_of_log(events)),
-        end_ms=max((p["at_ms"] for p in passes_of_log(events)), default=0.0),
+        end_ms=max((p["at_ms"] for p in passes_of_log(events)), default=0.0)
+        if config.get("engine", {}).get("native_host_offload") is None
+        else last_of_log(events),
         cut=log_footer(events)["end"] == "time_limit",
         exit_code=int(result.exit_code),
         failures=dict(failures_of_log(events)),
@@ -156,6 +158,11 @@ def passes_of_log(events: Path) -> Iterator[dict[str, Any]]:
                 "dp_rank": rank["rank"],
                 **rank["fpm"],
             }
+
+
+def last_of_log(events: Path) -> float:
+    """Time of the last line; copies to a host tier may end after the last pass."""
+    return max(json.loads(line)["t_ms"] for line in events.read_text().splitlines()[1:-1])
 
 
 def failures_of_log(events: Path) -> Iterator[tuple[int, str]]:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.generate import make_case
+from tests.fuzz.generate import make_case, make_tier_case
 from tests.parity import compare
 from tests.parity.cases import Case, read_replay_case
 from tests.parity.runners import run_model_case, run_product_case
@@ -48,6 +48,18 @@ def test_core_equals_model(seed: int) -> None:
 @given(SEEDS)
 def test_core_equals_model_with_clients_that_leave(seed: int) -> None:
     assert differences(with_impatience(make_case(seed), seed)) == []
+
+
+@settings(max_examples=60)
+@given(SEEDS)
+def test_core_equals_model_with_a_host_tier(seed: int) -> None:
+    assert differences(make_tier_case(seed)) == []
+
+
+@settings(max_examples=60)
+@given(SEEDS)
+def test_core_equals_model_with_a_host_tier_and_clients_that_leave(seed: int) -> None:
+    assert differences(with_impatience(make_tier_case(seed), seed)) == []
 
 
 def with_impatience(case: Case, seed: int) -> Case:
