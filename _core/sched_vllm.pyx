@@ -623,16 +623,16 @@ cdef class VllmScheduler(OffloadScheduler):
         cdef int32_t slot
         cdef Request* request
         cdef int64_t blocks
-        if self.num_waiting == 0 or self.num_running > 0:
+        if self.num_waiting + self.num_aside == 0 or self.num_running > 0:
             return 0
         self.check_not_stuck()
-        slot = self.candidate()
+        slot = self.aside[0] if self.num_aside > 0 else self.candidate()
         request = &self.requests.slots[slot]
         blocks = ceil_div(request.n_in + request.gen, self.block_size)
         if blocks > self.pool.num_blocks:
-            self.pop_waiting()
+            self._take_out(slot)
             self.end_request(slot, TERM_FAILED, REASON_GROWTH_OVER_POOL, blocks, self.pool.num_blocks)
         elif not self.chunked_prefill and request.n_in > self.max_num_batched_tokens:
-            self.pop_waiting()
+            self._take_out(slot)
             self.end_request(slot, TERM_FAILED, REASON_PROMPT_OVER_BUDGET, request.n_in, self.max_num_batched_tokens)
         return 0

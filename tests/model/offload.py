@@ -133,6 +133,10 @@ class OffloadRank(Rank):
             self.hosted[came_in[-1]].loaded = False
             return
         super()._fail_head()
+        self.set_aside = [r for r in self.set_aside if r in self.waiting]
+
+    def _head(self) -> Request:
+        return self.set_aside[0] if self.set_aside else super()._head()
 
     def _fence(self, copies: list[Copy]) -> None:
         self.to_fence += [copy.source for copy in copies if copy.source is not None and copy.source.in_flight]

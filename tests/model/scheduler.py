@@ -508,10 +508,13 @@ class Rank:
         self._release(request)
         self.result.completed.append(request)
 
+    def _head(self) -> Request:
+        return min(self.waiting, key=lambda r: (self.policy.order(self, r), self.waiting.index(r)))
+
     def _fail_head(self) -> None:
         """The rank stands still: its head can never enter, whatever happens elsewhere."""
         assert not self.running, f"stands still with running requests: {self.running}"
-        request = min(self.waiting, key=lambda r: (self.policy.order(self, r), self.waiting.index(r)))
+        request = self._head()
         need = ceil_div(request.length, self.block_size)
         if need > self.pool.num_blocks:
             reason = "growth_over_pool"

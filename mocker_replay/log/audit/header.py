@@ -47,6 +47,11 @@ def read_setup(header: Mapping[str, Any], name: str) -> Setup:
     if header.get("level") not in levels:
         raise LogError(f"{name}:1: level: must be one of {', '.join(levels)} (got {header.get('level')!r})")
     find = _Finder(header, name)
+    if (header.get("config") or {}).get("engine", {}).get("native_host_offload") is not None:
+        raise LogError(
+            f"{name}:1: config.engine.native_host_offload: the rules of a host tier are not built yet; this log cannot "
+            "be audited"
+        )
     num_ranks = find.count("options", "num_workers") * find.count("config", "dp_size")
     if num_ranks > _RANKS_MAX:
         raise LogError(
