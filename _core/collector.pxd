@@ -1,9 +1,13 @@
 # Per-request figures and counters out of ordered event records (see docs/metrics.md).
 from libc.stdint cimport int8_t, int32_t, int64_t
 
-from .event_buffer cimport NUM_HOST_STEPS, Event
+from .event_buffer cimport Event
 from .gap_pool cimport GapPool
 from .policy cimport NUM_DECISIONS
+
+
+cdef enum:
+    NUM_HOST_STEPS = 8        # of event_buffer.HostStep
 
 
 cdef struct Interval:

@@ -21,7 +21,6 @@ from .event_buffer cimport (
     EV_RESUMED,
     EV_SECOND_TOKEN,
     EV_TERMINAL,
-    NUM_HOST_STEPS,
     TERM_COMPLETED,
     EventBuffer,
 )

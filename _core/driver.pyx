@@ -14,6 +14,7 @@ time of a command, the time of internal work. Source: driver specification, sect
 cimport cython
 from libc.math cimport INFINITY, NAN, isfinite
 from libc.stdlib cimport free, realloc
+from libc.string cimport memmove
 
 from .engine cimport APPLY_ACTIVE, APPLY_APPLIED, APPLY_BAD_PROMPT, APPLY_NO_RANK, APPLY_NOOP, APPLY_SUBMITTED
 from .event_buffer cimport (
@@ -316,11 +317,9 @@ cdef class Machine:
     cdef int _insert_gauges(self, EventBuffer out, Py_ssize_t at, int32_t rank, double now_ms) except -1 nogil:
         """Gauges stand directly behind their command; what a cancellation ended moves behind them."""
         cdef Event gauges
-        cdef Py_ssize_t i
         self.engine.publish_gauges(rank, out, now_ms, 0, False)
         gauges = out.records[out.count - 1]
-        for i in range(out.count - 1, at, -1):
-            out.records[i] = out.records[i - 1]
+        memmove(&out.records[at + 1], &out.records[at], (out.count - 1 - at) * sizeof(Event))
         out.records[at] = gauges
         return 0
 
@@ -424,12 +423,10 @@ cdef class Machine:
                 push_cancel_behind(&self.cancel_lane, &envelope)
             elif self.phase == PHASE_YIELD:
                 self.step_c(ST_YIELDED, now_ms, NULL, 0, 0)
-            elif self.phase == PHASE_SNAPSHOT and not finish_boundary:
-                return 0     # background work that ended made it ready: what arrives at this instant comes first
-            elif self.phase == PHASE_SNAPSHOT or self.phase == PHASE_POST_PASS:
+            elif self.phase == PHASE_POST_PASS or self.phase == PHASE_SNAPSHOT and finish_boundary:
                 self.step_c(ST_LANE_COUNTS, now_ms, NULL, self.cancel_lane.count, self.command_lane.count)
-            elif self.phase == PHASE_AT_BOUNDARY:
-                if not finish_boundary:
+            elif self.phase == PHASE_AT_BOUNDARY or self.phase == PHASE_SNAPSHOT:
+                if not finish_boundary:      # work that ended made it ready: what arrives at this instant comes first
                     return 0
                 self.step_c(ST_BOUNDARY_FINISH, now_ms, NULL, 0, 0)
             elif self.phase == PHASE_STOPPED:

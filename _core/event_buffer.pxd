@@ -50,7 +50,6 @@ cdef enum HostStep:
     HOST_LOAD_CANCELLED = 5
     HOST_EVICTED = 6
     HOST_FENCE = 7               # the pass may write its blocks from x on
-    NUM_HOST_STEPS = 8
 
 
 cdef enum CommandKind:

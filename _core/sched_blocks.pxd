@@ -27,6 +27,9 @@ cdef class BlockScheduler(Scheduler):
     cdef int64_t prefill_requests        # requests with prompt work in this pass
     cdef int64_t prefill_isl_sum
     cdef int64_t prefill_prefix_sum
+    cdef int64_t num_rejected
+    cdef int32_t* rejected               # (2 * rejected_capacity,) pairs (slot, reason) of this pass, owned
+    cdef int64_t rejected_capacity
     # Cache events.
     cdef object _block_tokens            # callable(ordinal, first, stop) -> little-endian u32 bytes of generated tokens
     cdef bint keeps_hash_ids             # of prompts, as long as a request is owned
@@ -47,3 +50,7 @@ cdef class BlockScheduler(Scheduler):
     cdef uint64_t hash_of(self, Request* request, int64_t block) except? 0
     cdef object chain_hash(self, uint64_t parent, int64_t block, uint64_t local)
     cdef object local_hash(self, Request* request, int64_t block)
+    cdef int reject(self, int32_t slot, int32_t reason) except -1 nogil
+    cdef int64_t _needed(self, int32_t slot, int32_t reason) noexcept nogil
+    cdef int64_t _available(self, int32_t reason) noexcept nogil
+    cdef int _publish_prefill(self, Request* request) except -1 nogil

@@ -5,8 +5,10 @@ Source: engine specification, sections 2.2, 2.3, 3.4, 4.1, 4.3, 4.5.
 """
 from libc.stdlib cimport free, malloc, realloc
 
-from .event_buffer cimport EV_KV_REMOVED, EV_KV_STORED, WANT_KV, Event
-from .types cimport NONE, PRIVATE, STATUS_RUNNING
+from .event_buffer cimport (
+    EV_CUT, EV_KV_REMOVED, EV_KV_STORED, EV_PREFILL, REASON_PROMPT_OVER_MODEL_LEN, WANT_KV, Event, EventBuffer,
+)
+from .types cimport NONE, PRIVATE, STATUS_RUNNING, ceil_div
 
 cdef enum:
     HASH_SEED = 1337
@@ -15,6 +17,7 @@ cdef enum:
 cdef class BlockScheduler(Scheduler):
     def __dealloc__(self):
         free(self.hit_copies)
+        free(self.rejected)
 
     cdef int64_t active_blocks(self) noexcept nogil:
         return self.pool.active()
@@ -230,6 +233,43 @@ cdef class BlockScheduler(Scheduler):
                 self.pool.release_cached(request.table[i])
         self.pool.release_private(num_private)
         request.table_length = 0
+
+    # -- rejections and records of work -----------------------------------------------------------
+
+    cdef int reject(self, int32_t slot, int32_t reason) except -1 nogil:
+        """Drop the hopeless head of the queue; it ends with the pass."""
+        cdef int32_t* grown
+        if self.num_rejected == self.rejected_capacity:
+            grown = <int32_t*>realloc(self.rejected, (self.rejected_capacity * 2 + 16) * 2 * sizeof(int32_t))
+            if grown is NULL:
+                with gil:
+                    raise MemoryError("rejected requests")
+            self.rejected = grown
+            self.rejected_capacity = self.rejected_capacity * 2 + 16
+        self.rejected[2 * self.num_rejected] = slot
+        self.rejected[2 * self.num_rejected + 1] = reason
+        self.num_rejected += 1
+        self.pop_waiting()
+        return 0
+
+    cdef int publish_unqueued_cuts(self, EventBuffer out, double now_ms) except -1 nogil:
+        cdef int64_t i
+        for i in range(self.num_rejected):
+            out.emplace(EV_CUT, now_ms, self.worker, self.rank, self.requests.slots[self.rejected[2 * i]].ordinal)
+        return 0
+
+    cdef int64_t _needed(self, int32_t slot, int32_t reason) noexcept nogil:
+        if reason == REASON_PROMPT_OVER_MODEL_LEN:
+            return self.requests.slots[slot].n_in
+        return ceil_div(self.requests.slots[slot].n_in, self.block_size)
+
+    cdef int64_t _available(self, int32_t reason) noexcept nogil:
+        return self.max_model_len if reason == REASON_PROMPT_OVER_MODEL_LEN else self.pool.num_blocks
+
+    cdef int _publish_prefill(self, Request* request) except -1 nogil:
+        cdef Event* event = self.start_events.emplace(EV_PREFILL, self.pass_start_ms, self.worker, self.rank, request.ordinal)
+        event.a, event.b, event.c = request.work_prompt, request.work_prefix, request.work_total
+        return 0
 
     # -- cache events -----------------------------------------------------------------------------
 

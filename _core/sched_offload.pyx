@@ -39,6 +39,7 @@ cdef class OffloadScheduler(PolicyScheduler):
         self.tier = tier
         self.keys = None if tier is None else tier.keys
         self.has_tier = self.works_behind = tier is not None
+        self.keeps_hash_ids = self.want & WANT_KV or self.has_tier
         return 0
 
     # -- what is known of a request ---------------------------------------------------------------

@@ -18,9 +18,6 @@ cdef class VllmScheduler(OffloadScheduler):
     cdef ChaCha12 sampler
     # The pass being executed.
     cdef bint preempted
-    cdef int64_t num_rejected
-    cdef int32_t* rejected               # (2 * rejected_capacity,) pairs (slot, reason) of this pass, owned
-    cdef int64_t rejected_capacity
     cdef int32_t* ready                  # (ready_capacity,) slots that emit in this pass, owned
     cdef int64_t* bursts                 # (ready_capacity,) tokens of each under MTP, owned
     cdef int64_t* excess                 # (ready_capacity,) drafts accepted beyond them, owned
@@ -34,10 +31,6 @@ cdef class VllmScheduler(OffloadScheduler):
     cdef int schedule(self, int32_t slot, bint from_waiting) except -1 nogil
     cdef int take_blocks(self, int32_t slot, int64_t num_hits, int64_t num_fresh) except -1 nogil
     cdef int32_t preempt(self, bint return_budget) except -1 nogil
-    cdef int reject(self, int32_t slot, int32_t reason) except -1 nogil
-    cdef int64_t _needed(self, int32_t slot, int32_t reason) noexcept nogil
-    cdef int64_t _available(self, int32_t reason) noexcept nogil
-    cdef int _publish_prefill(self, Request* request) except -1 nogil
     cdef int _leave_running(self, int32_t slot, int32_t status, int32_t reason, int64_t needed, int64_t available) except -1 nogil
     cdef int collect_ready(self) except -1 nogil
     cdef int finish_tokens(self, double prefill_end_ms) except -1 nogil

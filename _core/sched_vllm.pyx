@@ -16,7 +16,7 @@ from libc.string cimport memmove
 from .block_pool cimport POOL_OK, BlockPool
 from .chacha cimport chacha_next_u64, chacha_seed
 from .event_buffer cimport (
-    EV_ADMISSION, EV_CUT, EV_PREEMPTION, EV_PREFILL, EV_RANK_START, REASON_BURST_OVER_POOL, REASON_GROWTH_OVER_POOL,
+    EV_ADMISSION, EV_PREEMPTION, EV_RANK_START, REASON_BURST_OVER_POOL, REASON_GROWTH_OVER_POOL,
     REASON_MODEL_LEN, REASON_OUTPUT_LENGTH, REASON_PROMPT_OVER_BUDGET, REASON_PROMPT_OVER_MODEL_LEN,
     REASON_PROMPT_OVER_POOL, TERM_COMPLETED, TERM_FAILED, TERM_REJECTED, WANT_KV, WANT_PREFILL, WANT_TOKENS, Event,
     EventBuffer,
@@ -94,13 +94,11 @@ cdef class VllmScheduler(OffloadScheduler):
         if tier is not None and (not enable_prefix_caching or xxh3 is None or self.num_drafts > 0):
             raise ValueError("a host tier needs prefix caching and xxh3, and knows no drafts")
         self.set_tier(tier)
-        self.keeps_hash_ids = want & WANT_KV or self.has_tier
         # Records about single tokens or blocks, and copies, need every request touched in its order.
         if calendar and self.num_drafts == 0 and not self.has_tier and not want & (WANT_KV | WANT_TOKENS):
             self.enable_calendar()
 
     def __dealloc__(self):
-        free(self.rejected)
         free(self.ready)
         free(self.bursts)
         free(self.excess)
@@ -253,8 +251,7 @@ cdef class VllmScheduler(OffloadScheduler):
         request.status = STATUS_RUNNING
         event = self.start_events.emplace(EV_ADMISSION, self.pass_start_ms, self.worker, self.rank, request.ordinal)
         event.a, event.b = self.cached_tokens, request.num_admissions
-        if self.has_tier and request.num_admissions == 0:
-            event.c = 1 + self.host_tokens(slot)
+        event.c = 1 + self.host_tokens(slot) if self.has_tier and request.num_admissions == 0 else 0
         request.num_admissions += 1
         if self.want & WANT_PREFILL and request.work_prompt > 0:
             self._publish_prefill(request)
@@ -304,11 +301,6 @@ cdef class VllmScheduler(OffloadScheduler):
             if self.want & WANT_PREFILL and not from_waiting:
                 self._publish_prefill(request)
         return SCHEDULED
-
-    cdef int _publish_prefill(self, Request* request) except -1 nogil:
-        cdef Event* event = self.start_events.emplace(EV_PREFILL, self.pass_start_ms, self.worker, self.rank, request.ordinal)
-        event.a, event.b, event.c = request.work_prompt, request.work_prefix, request.work_total
-        return 0
 
     # -- blocks and preemption --------------------------------------------------------------------
 
@@ -370,36 +362,6 @@ cdef class VllmScheduler(OffloadScheduler):
         words[3], words[4], words[5] = self.num_running, self.num_waiting, self.pool.active()
         words[6] = held
         return slot
-
-    cdef int reject(self, int32_t slot, int32_t reason) except -1 nogil:
-        """Drop the hopeless head of the queue; it ends with the pass."""
-        cdef int32_t* grown
-        if self.num_rejected == self.rejected_capacity:
-            grown = <int32_t*>realloc(self.rejected, (self.rejected_capacity * 2 + 16) * 2 * sizeof(int32_t))
-            if grown is NULL:
-                with gil:
-                    raise MemoryError("rejected requests")
-            self.rejected = grown
-            self.rejected_capacity = self.rejected_capacity * 2 + 16
-        self.rejected[2 * self.num_rejected] = slot
-        self.rejected[2 * self.num_rejected + 1] = reason
-        self.num_rejected += 1
-        self.pop_waiting()
-        return 0
-
-    cdef int publish_unqueued_cuts(self, EventBuffer out, double now_ms) except -1 nogil:
-        cdef int64_t i
-        for i in range(self.num_rejected):
-            out.emplace(EV_CUT, now_ms, self.worker, self.rank, self.requests.slots[self.rejected[2 * i]].ordinal)
-        return 0
-
-    cdef int64_t _needed(self, int32_t slot, int32_t reason) noexcept nogil:
-        if reason == REASON_PROMPT_OVER_MODEL_LEN:
-            return self.requests.slots[slot].n_in
-        return ceil_div(self.requests.slots[slot].n_in, self.block_size)
-
-    cdef int64_t _available(self, int32_t reason) noexcept nogil:
-        return self.max_model_len if reason == REASON_PROMPT_OVER_MODEL_LEN else self.pool.num_blocks
 
     # -- tokens -----------------------------------------------------------------------------------
 

@@ -181,9 +181,7 @@ HOST_TIER_RULES: tuple[Rule, ...] = (
         lambda v: "cannot stand together with aic_nextn" if v["engine.aic_nextn"] is not None else None,
         ("engine.aic_nextn",),
     ),
-    Rule(
-        _TIER, _tier_bytes, ("engine.kv_cache_bytes_per_token", "engine.block_size", f"{_TIER}.num_host_blocks")
-    ),
+    Rule(_TIER, _tier_bytes, ("engine.kv_cache_bytes_per_token", "engine.block_size", f"{_TIER}.num_host_blocks")),
 )
 
 _BACKEND = ("engine.backend",)

@@ -149,7 +149,10 @@ class RunBooks:
         cut = not complete or self.failure is not None
         facts = self._run_facts(wall_time_ms, cut=cut, interrupted=interrupted)
         result = ReplayResult(
-            summary=summarize(self.collector, facts) | self._policy_summary() | self._tier_summary() | self.extra_summary(),
+            summary=summarize(self.collector, facts)
+            | self._policy_summary()
+            | self._tier_summary()
+            | self.extra_summary(),
             columns=columns,
             facts=facts,
             telemetry=self.sinks.telemetry_result(),

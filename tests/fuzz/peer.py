@@ -26,9 +26,7 @@ PROGRESS_EVERY = 500
 PASSES_EVERY = 4  # every so many cases the forward-pass records are compared too
 
 
-def run_seed(
-    seed: int, runner: Runner, wheel: Wheel, make: Callable[[int], Case] = make_case
-) -> tuple[Case, Verdict]:
+def run_seed(seed: int, runner: Runner, wheel: Wheel, make: Callable[[int], Case] = make_case) -> tuple[Case, Verdict]:
     case = make(seed)
     return case, judge(case, runner, wheel, with_passes=seed % PASSES_EVERY == 0)
 

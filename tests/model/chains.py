@@ -6,7 +6,6 @@ A full block is told apart by everything from the start of the prompt to its end
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 from xxhash import xxh3_64_intdigest
@@ -19,6 +18,7 @@ class Chains:
         self.block_size = block_size
         self._of_chain: dict[tuple[int | None, tuple[int, ...]], int] = {}
         self._chain_of: dict[int, tuple[int | None, tuple[int, ...]]] = {}
+        self._number_of: dict[int, int] = {}
         self._next = 0
 
     def fresh(self) -> int:
@@ -43,15 +43,16 @@ class Chains:
             identities.append(before)
         return identities
 
-
-    @functools.cache  # noqa: B019 - lives as long as the run
     def number_of(self, identity: int) -> int:
         """The number that routers know the block by: XXH3-64 over its tokens, chained to the block before."""
+        if identity in self._number_of:
+            return self._number_of[identity]
         before, tokens = self._chain_of[identity]
         own = xxh3_64_intdigest(b"".join(token.to_bytes(4, "little") for token in tokens), 1337)
-        if before is None:
-            return own
-        return xxh3_64_intdigest(self.number_of(before).to_bytes(8, "little") + own.to_bytes(8, "little"), 1337)
+        if before is not None:
+            own = xxh3_64_intdigest(self.number_of(before).to_bytes(8, "little") + own.to_bytes(8, "little"), 1337)
+        self._number_of[identity] = own
+        return own
 
 
 def prompt_tokens(hash_ids: Sequence[int], trace_block_size: int, input_tokens: int) -> list[int]:

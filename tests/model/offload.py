@@ -204,10 +204,7 @@ class OffloadRank(Rank):
                 skipped.add(request)
                 step.append(request)
                 continue
-            if hosted.loaded:
-                reuse = self._admissible_loaded(request)
-            else:
-                reuse = self._admissible_or_deferred(request)
+            reuse = self._admissible_loaded(request) if hosted.loaded else self._admissible_or_deferred(request)
             if reuse == "reject":
                 self.waiting.remove(request)
                 self.result.rejected.append(request)
