@@ -50,7 +50,7 @@ cdef class BlockScheduler(Scheduler):
     cdef uint64_t hash_of(self, Request* request, int64_t block) except? 0
     cdef object chain_hash(self, uint64_t parent, int64_t block, uint64_t local)
     cdef object local_hash(self, Request* request, int64_t block)
-    cdef int reject(self, int32_t slot, int32_t reason) except -1 nogil
+    cdef int reject(self, int32_t slot, int32_t reason, bint is_aside) except -1 nogil
     cdef int64_t _needed(self, int32_t slot, int32_t reason) noexcept nogil
     cdef int64_t _available(self, int32_t reason) noexcept nogil
     cdef int _publish_prefill(self, Request* request) except -1 nogil

@@ -236,8 +236,8 @@ cdef class BlockScheduler(Scheduler):
 
     # -- rejections and records of work -----------------------------------------------------------
 
-    cdef int reject(self, int32_t slot, int32_t reason) except -1 nogil:
-        """Drop the hopeless head of the queue; it ends with the pass."""
+    cdef int reject(self, int32_t slot, int32_t reason, bint is_aside) except -1 nogil:
+        """Drop the hopeless request that is tried, of those set aside or of the queue; it ends with the pass."""
         cdef int32_t* grown
         if self.num_rejected == self.rejected_capacity:
             grown = <int32_t*>realloc(self.rejected, (self.rejected_capacity * 2 + 16) * 2 * sizeof(int32_t))
@@ -249,7 +249,10 @@ cdef class BlockScheduler(Scheduler):
         self.rejected[2 * self.num_rejected] = slot
         self.rejected[2 * self.num_rejected + 1] = reason
         self.num_rejected += 1
-        self.pop_waiting()
+        if is_aside:
+            self._take_out(slot)
+        else:
+            self.pop_waiting()
         return 0
 
     cdef int publish_unqueued_cuts(self, EventBuffer out, double now_ms) except -1 nogil:

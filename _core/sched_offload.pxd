@@ -36,6 +36,7 @@ cdef class OffloadScheduler(PolicyScheduler):
     cdef Hosted* hosted                  # (hosted_capacity,) by slot, owned
     cdef int32_t hosted_capacity
     cdef int64_t num_loading             # of those set aside
+    cdef int64_t num_promised            # blocks that these will need beyond those they hold
     cdef int64_t aside_at                # of those set aside, who is tried next in this pass
     cdef bint started_load               # in the pass being executed
     # Blocks that a store still reads may be handed out; whoever writes them must wait.

@@ -20,7 +20,7 @@ from .event_buffer cimport (
 from .offload cimport STORE_PRESENT, STORE_RETRY
 from .prefix_index cimport PrefixIndex
 from .scheduler cimport Scheduler
-from .types cimport NONE, PRIVATE, SUBMIT_OK, Terms, ceil_div
+from .types cimport NONE, PRIVATE, STATUS_WAITING, SUBMIT_OK, Terms, ceil_div
 
 
 cdef class OffloadScheduler(PolicyScheduler):
@@ -320,10 +320,14 @@ cdef class OffloadScheduler(PolicyScheduler):
         cdef Request* request = &self.requests.slots[slot]
         cdef Transfer* load
         cdef double not_before_ms = self.pass_start_ms
+        cdef int64_t blocks = ceil_div(request.n_in + request.gen, self.block_size)
         cdef int64_t i
+        if request.status == STATUS_WAITING and blocks > self.pool.num_blocks:
+            return TIER_MISS         # it will be rejected, but it was looked up and touched as any other
         self.cap_reuse(request, request.n_out - request.gen > 0, False)
-        if (ceil_div(request.n_in + request.gen, self.block_size) - self.active_cached_tokens // self.block_size
-                > self.pool.num_blocks - self.pool.active()):
+        # Other loads leave room for the rest of what their requests need; who needs no copy does not.
+        if (blocks - self.active_cached_tokens // self.block_size
+                > self.pool.num_blocks - self.pool.active() - self.num_promised):
             return TIER_WAIT
         if self.acquire_reading(self.hit_copies, base, matched) != POOL_OK:
             return TIER_WAIT
@@ -337,6 +341,7 @@ cdef class OffloadScheduler(PolicyScheduler):
         load = self.tier.schedule_load(self.identities, matched, not_before_ms, request.ordinal, slot)
         self.hosted[slot].load, self.hosted[slot].base_blocks = load.ordinal, base
         self.num_loading += 1
+        self.num_promised += blocks - request.table_length
         self.started_load = True
         self._tell(self.start_events, self.pass_start_ms, request.ordinal, HOST_LOAD_SCHEDULED, load.number, matched,
                    load.end_ms)
@@ -460,8 +465,10 @@ cdef class OffloadScheduler(PolicyScheduler):
         cdef Request* request = &self.requests.slots[slot]
         cdef Hosted* hosted = &self.hosted[slot]
         self.num_loading -= 1
+        self.num_promised -= ceil_div(request.n_in + request.gen, self.block_size) - request.table_length
         hosted.load = NONE
         hosted.loaded = True
+        hosted.cursor = request.table_length     # what came from the tier is not offered to it; the rest is, also again
         request.alloc = min(request.table_length * self.block_size, request.n_in + request.gen)
         return self.finalise(request, hosted.base_blocks * self.block_size, request.table_length * self.block_size)
 
@@ -481,11 +488,14 @@ cdef class OffloadScheduler(PolicyScheduler):
     cdef int cancel(self, int32_t ordinal, bint discard, double now_ms, EventBuffer out, bint* suppressed) except -1 nogil:
         cdef int32_t slot = self.requests.find(ordinal)
         cdef Transfer load
+        cdef Request* request
         load.num_entries = 0
         if self.has_tier and slot != NONE and self.hosted[slot].load != NONE:
             self.tier.cancel_load(self.hosted[slot].load, &load)
             free(load.entries)
             self.num_loading -= 1
+            request = &self.requests.slots[slot]
+            self.num_promised -= ceil_div(request.n_in + request.gen, self.block_size) - request.table_length
             self.hosted[slot].load = NONE
         self.stalled = False
         cdef int result = PolicyScheduler.cancel(self, ordinal, discard, now_ms, out, suppressed)
@@ -508,7 +518,9 @@ cdef class OffloadScheduler(PolicyScheduler):
         cdef int64_t i, j
         cdef int64_t private_blocks = 0
         cdef int64_t loading = 0
+        cdef int64_t promised = 0
         cdef int32_t slot
+        cdef Request* request
         PolicyScheduler.check(self)
         if not self.has_tier:
             return
@@ -517,12 +529,16 @@ cdef class OffloadScheduler(PolicyScheduler):
         slots += [self.waiting[(self.waiting_head + i) & self.waiting_mask] for i in range(self.num_waiting)]
         paths = 0
         for slot in slots:
-            loading += self.hosted[slot].load != NONE
+            if self.hosted[slot].load != NONE:
+                loading += 1
+                request = &self.requests.slots[slot]
+                promised += ceil_div(request.n_in + request.gen, self.block_size) - request.table_length
             paths += self.hosted[slot].path_length > 0
             for j in range(self.requests.slots[slot].table_length):
                 if self.requests.slots[slot].table[j] == PRIVATE:
                     private_blocks += 1
         assert loading == self.num_loading == self.tier.loads.count, "loads under way nobody waits for"
+        assert promised == self.num_promised, "blocks promised to nobody who loads"
         assert private_blocks == self.num_private, "private blocks lost"
         assert self.num_free_reads <= self.pool.num_free, "more blocks were emptied than are empty"
         assert self.tier.keys.num_holds() == paths, "paths of the tier held by nobody"

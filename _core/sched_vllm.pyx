@@ -203,14 +203,14 @@ cdef class VllmScheduler(OffloadScheduler):
             request = &self.requests.slots[slot]
             length = request.n_in + request.gen
             if request.n_in >= self.max_model_len:
-                self.reject(slot, REASON_PROMPT_OVER_MODEL_LEN)
-                continue
-            if request.status == STATUS_WAITING and ceil_div(length, self.block_size) > self.pool.num_blocks:
-                self.reject(slot, REASON_PROMPT_OVER_POOL)
+                self.reject(slot, REASON_PROMPT_OVER_MODEL_LEN, is_aside)
                 continue
             answer = self.consult_tier(slot) if self.has_tier else TIER_MISS
             if answer == TIER_ASIDE:
                 self.set_aside_for_copy(slot, is_aside)
+                continue
+            if request.status == STATUS_WAITING and ceil_div(length, self.block_size) > self.pool.num_blocks:
+                self.reject(slot, REASON_PROMPT_OVER_POOL, is_aside)
                 continue
             if not is_aside:
                 self.tell_order(slot)

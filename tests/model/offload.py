@@ -83,6 +83,7 @@ class OffloadRank(Rank):
                 assert entry.identity is not None
                 self.pool.cache(copy, entry.identity)
         request.alloc = min(len(hosted.reserved) * self.block_size, request.length)
+        hosted.cursor = len(hosted.reserved)  # what came from the tier is not offered to it, the rest is, also again
 
     def cancel(self, number: int, in_flight: PassResult | None) -> None:
         for request in self.waiting:
@@ -242,14 +243,16 @@ class OffloadRank(Rank):
         limit = self.config.max_model_len
         if limit is not None and request.n_in >= limit:
             return "reject"
-        blocks = ceil_div(request.length, self.block_size)
-        if request.status is Status.WAITING and blocks > self.pool.num_blocks:
-            return "reject"
         if self.budget > 0:
             found = self._consult_tier(request)
             if found is not None:
                 return found
         return self._admissible(request)
+
+    def _promised(self) -> int:
+        """Blocks that requests with a load under way will still need; only other loads leave them room."""
+        loading = [r for r in self.waiting if self.hosted[r].load is not None]
+        return sum(ceil_div(r.length, self.block_size) - len(self.hosted[r].reserved) for r in loading)
 
     def _consult_tier(self, request: Request) -> str | None:
         """ "skip" when a load started or has to wait, "wait" when there is no room for it, None for a miss."""
@@ -270,8 +273,9 @@ class OffloadRank(Rank):
             return None
         if deferred:
             return "skip"
-        if self._admissible(request) == "wait":
-            return "wait"
+        reuse = self._admissible(request, set_aside=self._promised())
+        if isinstance(reuse, str):
+            return reuse  # a prompt over the pool was looked up, touched and, with a copy under way, deferred before
         copies = self.pool.acquire(keys[:base], matched)
         if copies is None:
             return "wait"

@@ -286,7 +286,7 @@ class Rank:
             active_cached = min(active_cached, cached)
         return cached, active_cached
 
-    def _admissible(self, request: Request) -> int | str:
+    def _admissible(self, request: Request, set_aside: int = 0) -> int | str:
         """Reused tokens when the head of the queue may enter, else "reject" or "wait"."""
         limit = self.config.max_model_len
         if limit is not None and request.n_in >= limit:
@@ -297,7 +297,7 @@ class Rank:
             return "reject"
         cached, active_cached = self._keep_recompute(request, cached, active_cached, logits=request.wants_tokens)
         need = max(0, blocks - active_cached // self.block_size)
-        if need > self.pool.num_blocks - self.pool.active:
+        if need > self.pool.num_blocks - self.pool.active - set_aside:
             return "wait"
         return cached
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from mocker_replay.errors import ConfigError
-from tests.parity.cases import CASES, Case
+from tests.parity import compare
+from tests.parity.cases import CASES, Case, read_replay_case
 from tests.parity.runners import RUNNERS
 
 # Meant as the reference's text; the words are our own.
@@ -30,6 +31,10 @@ DATA = load()
 RUNS = [name for name in DATA if name not in REFUSALS and name not in NOT_BUILT]
 
 
+# Rules that random runs against the reference brought up, each in a small input with what the reference said.
+FOUND = [read_replay_case(json.loads(path.read_text())) for path in sorted((CASES / "handoff").glob("h*.json"))]
+
+
 def case_of(name: str) -> Case:
     data = DATA[name]
     text = "".join(json.dumps(row) + "\n" for row in data["trace"])
@@ -40,6 +45,7 @@ def case_of(name: str) -> Case:
 def test_nothing_is_left_out() -> None:
     assert len(DATA) == 26
     assert len(RUNS) == 21
+    assert len(FOUND) == 15
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
@@ -53,6 +59,14 @@ def test_run_equals_the_reference(name: str, runner: str, tmp_path: Path) -> Non
         assert {key: record.get(key) for key in figures} == figures
         shown = [{key: entry[key] for key in expected["admissions"][0]} for entry in record["admission_history"]]
         assert shown == expected["admissions"]
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("case", FOUND, ids=lambda case: case.name)
+def test_what_random_runs_found_equals_the_reference(case: Case, runner: str, tmp_path: Path) -> None:
+    outcome = RUNNERS[runner](case, tmp_path)
+    differences = compare.compare_records(case.expect["per_request"], outcome.records)
+    assert differences + compare.compare_summary(case.expect["summary"], outcome.summary) == []
 
 
 @pytest.mark.parametrize("name", [*REFUSALS, *NOT_BUILT])
