@@ -36,7 +36,7 @@ cdef class OffloadScheduler(PolicyScheduler):
     cdef Hosted* hosted                  # (hosted_capacity,) by slot, owned
     cdef int32_t hosted_capacity
     cdef int64_t num_loading             # of those set aside
-    cdef int64_t num_promised            # blocks that these will need beyond those they hold
+    cdef int64_t num_promised            # what `_promised` answers; -1 = to be counted
     cdef int64_t aside_at                # of those set aside, who is tried next in this pass
     cdef bint started_load               # in the pass being executed
     # Blocks that a store still reads may be handed out; whoever writes them must wait.
@@ -58,6 +58,7 @@ cdef class OffloadScheduler(PolicyScheduler):
     cdef TierAnswer consult_tier(self, int32_t slot) except? TIER_MISS nogil
     cdef TierAnswer _match(self, int32_t slot, int64_t base) except? TIER_MISS nogil
     cdef TierAnswer _load(self, int32_t slot, int64_t base, int64_t matched) except? TIER_MISS nogil
+    cdef int64_t _promised(self) noexcept nogil
     cdef int set_aside_for_copy(self, int32_t slot, bint is_aside) except -1 nogil
     cdef int32_t next_aside(self) noexcept nogil
     cdef PoolStatus acquire_reading(self, const int32_t* hits, int64_t num_hits, int64_t num_fresh) except? POOL_OK nogil

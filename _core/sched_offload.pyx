@@ -14,7 +14,7 @@ from libc.stdlib cimport free, malloc, realloc
 
 from .block_pool cimport POOL_EXHAUSTED, POOL_OK
 from .event_buffer cimport (
-    EV_HOST, EV_INTERNAL_WORK, HOST_EVICTED, HOST_FENCE, HOST_LOAD_CANCELLED, HOST_LOAD_COMPLETED, HOST_LOAD_SCHEDULED,
+    EV_HOST, HOST_EVICTED, HOST_FENCE, HOST_LOAD_CANCELLED, HOST_LOAD_COMPLETED, HOST_LOAD_SCHEDULED,
     HOST_STORE_COMPLETED, HOST_STORE_PREPARED, HOST_STORE_SUBMITTED, WANT_KV, Event,
 )
 from .offload cimport STORE_PRESENT, STORE_RETRY
@@ -274,6 +274,7 @@ cdef class OffloadScheduler(PolicyScheduler):
         self.fence = NONE
         self.aside_at = 0
         self.started_load = False
+        self.num_promised = -1
 
     cdef int32_t next_aside(self) noexcept nogil:
         """Of those set aside, who is tried next in this pass; NONE when the queue is next."""
@@ -288,8 +289,10 @@ cdef class OffloadScheduler(PolicyScheduler):
         if hosted.loaded:
             self.num_hits = request.table_length
             self.cap_reuse(request, request.n_out - request.gen > 0, False)
+            hosted.cursor = self.cached_tokens // self.block_size     # what is reused is not offered; the rest is, also again
             # All it holds is its own: what of it is computed again needs no other block.
             self.active_cached_tokens = request.table_length * self.block_size
+            self.num_promised = -1   # it may be admitted
             return TIER_LOADED
         if self.tier.store_in_flight(hosted.store):
             return TIER_ASIDE
@@ -325,9 +328,9 @@ cdef class OffloadScheduler(PolicyScheduler):
         if request.status == STATUS_WAITING and blocks > self.pool.num_blocks:
             return TIER_MISS         # it will be rejected, but it was looked up and touched as any other
         self.cap_reuse(request, request.n_out - request.gen > 0, False)
-        # Other loads leave room for the rest of what their requests need; who needs no copy does not.
+        # A load leaves room for those that began before; who needs no copy does not.
         if (blocks - self.active_cached_tokens // self.block_size
-                > self.pool.num_blocks - self.pool.active() - self.num_promised):
+                > self.pool.num_blocks - self.pool.active() - self._promised()):
             return TIER_WAIT
         if self.acquire_reading(self.hit_copies, base, matched) != POOL_OK:
             return TIER_WAIT
@@ -346,6 +349,19 @@ cdef class OffloadScheduler(PolicyScheduler):
         self._tell(self.start_events, self.pass_start_ms, request.ordinal, HOST_LOAD_SCHEDULED, load.number, matched,
                    load.end_ms)
         return TIER_ASIDE
+
+    cdef int64_t _promised(self) noexcept nogil:
+        """Blocks that those set aside whose load has begun will need beyond those they hold; counted when first asked for
+        in a pass, and again when one of them was admitted."""
+        cdef Request* request
+        cdef int64_t i
+        if self.num_promised < 0:
+            self.num_promised = 0
+            for i in range(self.num_aside):
+                if self.hosted[self.aside[i]].load != NONE or self.hosted[self.aside[i]].loaded:
+                    request = &self.requests.slots[self.aside[i]]
+                    self.num_promised += ceil_div(request.n_in + request.gen, self.block_size) - request.table_length
+        return self.num_promised
 
     cdef int set_aside_for_copy(self, int32_t slot, bint is_aside) except -1 nogil:
         """It waits for a copy: those behind it are tried."""
@@ -465,10 +481,8 @@ cdef class OffloadScheduler(PolicyScheduler):
         cdef Request* request = &self.requests.slots[slot]
         cdef Hosted* hosted = &self.hosted[slot]
         self.num_loading -= 1
-        self.num_promised -= ceil_div(request.n_in + request.gen, self.block_size) - request.table_length
         hosted.load = NONE
         hosted.loaded = True
-        hosted.cursor = request.table_length     # what came from the tier is not offered to it; the rest is, also again
         request.alloc = min(request.table_length * self.block_size, request.n_in + request.gen)
         return self.finalise(request, hosted.base_blocks * self.block_size, request.table_length * self.block_size)
 
@@ -488,14 +502,11 @@ cdef class OffloadScheduler(PolicyScheduler):
     cdef int cancel(self, int32_t ordinal, bint discard, double now_ms, EventBuffer out, bint* suppressed) except -1 nogil:
         cdef int32_t slot = self.requests.find(ordinal)
         cdef Transfer load
-        cdef Request* request
         load.num_entries = 0
         if self.has_tier and slot != NONE and self.hosted[slot].load != NONE:
             self.tier.cancel_load(self.hosted[slot].load, &load)
             free(load.entries)
             self.num_loading -= 1
-            request = &self.requests.slots[slot]
-            self.num_promised -= ceil_div(request.n_in + request.gen, self.block_size) - request.table_length
             self.hosted[slot].load = NONE
         self.stalled = False
         cdef int result = PolicyScheduler.cancel(self, ordinal, discard, now_ms, out, suppressed)
@@ -518,9 +529,7 @@ cdef class OffloadScheduler(PolicyScheduler):
         cdef int64_t i, j
         cdef int64_t private_blocks = 0
         cdef int64_t loading = 0
-        cdef int64_t promised = 0
         cdef int32_t slot
-        cdef Request* request
         PolicyScheduler.check(self)
         if not self.has_tier:
             return
@@ -529,16 +538,12 @@ cdef class OffloadScheduler(PolicyScheduler):
         slots += [self.waiting[(self.waiting_head + i) & self.waiting_mask] for i in range(self.num_waiting)]
         paths = 0
         for slot in slots:
-            if self.hosted[slot].load != NONE:
-                loading += 1
-                request = &self.requests.slots[slot]
-                promised += ceil_div(request.n_in + request.gen, self.block_size) - request.table_length
+            loading += self.hosted[slot].load != NONE
             paths += self.hosted[slot].path_length > 0
             for j in range(self.requests.slots[slot].table_length):
                 if self.requests.slots[slot].table[j] == PRIVATE:
                     private_blocks += 1
         assert loading == self.num_loading == self.tier.loads.count, "loads under way nobody waits for"
-        assert promised == self.num_promised, "blocks promised to nobody who loads"
         assert private_blocks == self.num_private, "private blocks lost"
         assert self.num_free_reads <= self.pool.num_free, "more blocks were emptied than are empty"
         assert self.tier.keys.num_holds() == paths, "paths of the tier held by nobody"

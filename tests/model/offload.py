@@ -8,7 +8,7 @@ from tests.model.config import ModelConfig
 from tests.model.host_tier import HostTier, Transfer
 from tests.model.policies import FCFS, ModelPolicy, first_not_in, tried_next
 from tests.model.pool import Copy
-from tests.model.request import Request, Status, ceil_div
+from tests.model.request import Request, ceil_div
 from tests.model.scheduler import Outcome, PassResult, Rank
 
 
@@ -83,7 +83,8 @@ class OffloadRank(Rank):
                 assert entry.identity is not None
                 self.pool.cache(copy, entry.identity)
         request.alloc = min(len(hosted.reserved) * self.block_size, request.length)
-        hosted.cursor = len(hosted.reserved)  # what came from the tier is not offered to it, the rest is, also again
+        cached, _ = self._keep_recompute(request, request.alloc, request.alloc, logits=request.wants_tokens)
+        hosted.cursor = cached // self.block_size  # what is reused is not offered; the rest is, also again
 
     def cancel(self, number: int, in_flight: PassResult | None) -> None:
         for request in self.waiting:
@@ -250,8 +251,8 @@ class OffloadRank(Rank):
         return self._admissible(request)
 
     def _promised(self) -> int:
-        """Blocks that requests with a load under way will still need; only other loads leave them room."""
-        loading = [r for r in self.waiting if self.hosted[r].load is not None]
+        """Blocks that waiting requests whose load has begun will still need; only other loads leave them room."""
+        loading = [r for r in self.waiting if self.hosted[r].load is not None or self.hosted[r].loaded]
         return sum(ceil_div(r.length, self.block_size) - len(self.hosted[r].reserved) for r in loading)
 
     def _consult_tier(self, request: Request) -> str | None:
