@@ -88,9 +88,9 @@ cdef class Fleet:
             Without it rows go round robin.
         wake_on_end: `advance` returns "ends" whenever requests ended, before rows of that instant are handed over.
         external: the caller's shells move the machines and own their lanes. `advance` returns "move" for the worker
-            `moving_worker`, which is to run at reading `now_ms` until it has to wait (`hold_boundary`: at a pass boundary,
-            too); "place" for every row that is due, taken with `take_next`; "cancel" for every client that leaves,
-            taken with `take_cancel`. Shells that run freely call `note_now` in place of `advance`.
+            `moving_worker`, which is to run at reading `now_ms` until it has to wait (`hold_boundary`: at a pass boundary
+            and behind internal work, too); "place" for every row that is due, taken with `take_next`; "cancel" for every
+            client that leaves, taken with `take_cancel`. Shells that run freely call `note_now` in place of `advance`.
     """
 
     def __cinit__(self, machines, EventBuffer out not None, *, bint telemetry=False, bint wake_on_end=False,

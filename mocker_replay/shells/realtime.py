@@ -70,7 +70,7 @@ class Hold(enum.Enum):
 
     FREE = 0  # everything, when the clock says so
     HELD = 1  # nothing
-    BOUNDARY = 2  # everything except finishing a boundary
+    BOUNDARY = 2  # everything except finishing a boundary, or going on after internal work
 
 
 class RealtimeShell:
@@ -121,6 +121,7 @@ class RealtimeShell:
         self._replies: dict[int, OnReply] = {}
         self._wake: asyncio.Future[None] | None = None
         self._noted = False  # something changed since the last look
+        self._behind_work = False  # internal work was the last that was done
         self._had_turn = True  # an overdue pass end is taken after one turn of the loop, never at once
         self._pass_timer = DeadlineTimer(clock, self.origin_ns, self._notify)
         self._internal_timer = DeadlineTimer(clock, self.origin_ns, self._notify)
@@ -170,7 +171,8 @@ class RealtimeShell:
         """Let a directed machine run at one instant until it has to wait and its consumer has dealt with everything.
 
         Args:
-            hold_boundary: stop when the consumer wants to finish the boundary of a pass.
+            hold_boundary: stop when the consumer wants to finish the boundary of a pass, and behind internal work: what
+                arrives at this instant comes before the next pass.
         """
         assert isinstance(self.readings, Directed), "only a directed shell is moved"
         if self.token.cancelled:
@@ -287,7 +289,7 @@ class RealtimeShell:
                 self._slot is not None and self._slot.dropped and self._slot.request is None
             ),
             "lane_empty": always,  # the lane's items come before it
-            "lane_counts": always,
+            "lane_counts": lambda wall_ms: not (self._hold is Hold.BOUNDARY and self._behind_work),
             "yielded": always,
             "go": always,
         }
@@ -322,6 +324,8 @@ class RealtimeShell:
             nominal_ms = self._pass_ms
         elif stimulus == "internal_timer":
             nominal_ms = self._internal_ms
+        if stimulus != "published":
+            self._behind_work = stimulus == "internal_timer"
         reading_ms = self.readings.reading(wall_ms, nominal_ms)
         step = self.machine.step(
             stimulus, reading_ms, command=command, num_cancels=num_cancels, num_commands=num_commands
