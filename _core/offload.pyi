@@ -5,8 +5,8 @@ from .prefix_index import PrefixIndex
 
 @final
 class HostTier:
-    def __init__(
-        self,
+    def __new__(
+        cls,
         num_blocks: int,
         block_bytes: float,
         d2h_gbps: float,
@@ -14,7 +14,7 @@ class HostTier:
         latency_ms: float,
         block_size: int,
         trace_block_size: int,
-    ) -> None: ...
+    ) -> HostTier: ...
     @property
     def num_blocks(self) -> int: ...
     @property

@@ -47,7 +47,9 @@ def read_setup(header: Mapping[str, Any], name: str) -> Setup:
     if header.get("level") not in levels:
         raise LogError(f"{name}:1: level: must be one of {', '.join(levels)} (got {header.get('level')!r})")
     find = _Finder(header, name)
-    if (header.get("config") or {}).get("engine", {}).get("native_host_offload") is not None:
+    config = header.get("config")
+    engine = config.get("engine") if isinstance(config, Mapping) else None
+    if isinstance(engine, Mapping) and engine.get("native_host_offload") is not None:
         raise LogError(
             f"{name}:1: config.engine.native_host_offload: the rules of a host tier are not built yet; this log cannot "
             "be audited"
