@@ -108,7 +108,7 @@ cdef class Engine:
         self.pass_effect_free = True
         may_defer = self.dp_size > 1 and self.wave % self.prefill_schedule_interval != 0
         for i in range(self.dp_size):
-            if not (<Scheduler>self.ranks[i]).runnable():
+            if not (<Scheduler>self.ranks[i]).joins():
                 continue
             (<Scheduler>self.ranks[i]).execute(now_ms, may_defer and (<Scheduler>self.ranks[i]).wants_deferral())
             executed += 1

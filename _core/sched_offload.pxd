@@ -39,6 +39,7 @@ cdef class OffloadScheduler(PolicyScheduler):
     cdef int64_t num_promised            # what `_promised` answers; -1 = to be counted
     cdef int64_t aside_at                # of those set aside, who is tried next in this pass
     cdef bint started_load               # in the pass being executed
+    cdef bint looks_again                # a copy has ended since the last pass
     # Blocks that a store still reads may be handed out; whoever writes them must wait.
     cdef int64_t* copy_reads             # (copy_reads_capacity,) by cached copy: the store that reads it, or NONE
     cdef int32_t copy_reads_capacity

@@ -273,7 +273,7 @@ cdef class OffloadScheduler(PolicyScheduler):
     cdef void open_tier_pass(self) noexcept nogil:
         self.fence = NONE
         self.aside_at = 0
-        self.started_load = False
+        self.started_load = self.looks_again = False
         self.num_promised = -1
 
     cdef int32_t next_aside(self) noexcept nogil:
@@ -435,8 +435,6 @@ cdef class OffloadScheduler(PolicyScheduler):
         no room for the rest of what they need."""
         cdef int32_t slot
         cdef int64_t i
-        if self.started_load:
-            return True
         if self.tier.copies():
             self.stalled = True
             return True
@@ -467,6 +465,7 @@ cdef class OffloadScheduler(PolicyScheduler):
         while self.tier.finish_next(at_ms, &done):
             free(done.entries)
             self.stalled = False
+            self.looks_again = True
             if done.slot == NONE:
                 self._tell(out, at_ms, done.request, HOST_STORE_COMPLETED, done.number, done.num_entries, done.end_ms)
             else:
@@ -516,7 +515,12 @@ cdef class OffloadScheduler(PolicyScheduler):
 
     cdef bint runnable(self) noexcept nogil:
         """Somebody runs or may be tried, and not only to find again that all must wait for copies."""
-        return not self.stalled and self.num_running + self.num_waiting + self.num_aside > self.num_loading
+        cdef int64_t held = self.num_running + self.num_waiting + self.num_aside
+        return not self.stalled and (held > self.num_loading or self.looks_again and held > 0)
+
+    cdef bint joins(self) noexcept nogil:
+        """A rank that stands still looks again when others start a pass, unless it has set aside all that wait."""
+        return self.runnable() or self.has_tier and self.num_waiting > 0
 
     cdef int _tell(self, EventBuffer out, double at_ms, int32_t request, int step, int64_t number, int64_t blocks,
                    double end_ms) except -1 nogil:

@@ -82,6 +82,7 @@ cdef class Scheduler:
     cdef bint covers(self, int64_t n_in, int64_t num_hash_ids) noexcept nogil
     cdef int publish_unqueued_cuts(self, EventBuffer out, double now_ms) except -1 nogil
     cdef bint runnable(self) noexcept nogil
+    cdef bint joins(self) noexcept nogil
     cdef double next_internal_ms(self) noexcept nogil
     cdef int process_internal(self, double now_ms, EventBuffer out) except -1 nogil
     cdef int64_t active_blocks(self) noexcept nogil

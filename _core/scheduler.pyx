@@ -94,6 +94,10 @@ cdef class Scheduler:
         """Whether a pass could do anything for a request of this rank."""
         return self.has_work()
 
+    cdef bint joins(self) noexcept nogil:
+        """Whether it takes part in a pass that another rank begins."""
+        return self.runnable()
+
     cdef double next_internal_ms(self) noexcept nogil:
         """Next deadline of modelled background work [ms]; INFINITY = none."""
         return INFINITY

@@ -34,14 +34,21 @@ class OffloadRank(Rank):
         self.to_fence: list[Transfer] = []
         self.loads_started = 0
         self.set_aside: list[Request] = []  # of those waiting, who were told to wait for a copy: they go first
+        self.looks_again = False  # a copy has ended since the last pass
         self.stalled = False  # the last pass could do nothing, and no copy has ended since
 
     # What is ready
 
     @property
     def is_ready(self) -> bool:
-        """Not when a pass could only find again that all must wait for copies."""
-        return not self.stalled and (bool(self.running) or any(self.hosted[r].load is None for r in self.waiting))
+        """Not when a pass could only find again that nobody can go on before a copy has ended."""
+        if self.stalled or not self.has_work:
+            return False
+        return bool(self.running) or self.looks_again or any(self.hosted[r].load is None for r in self.waiting)
+
+    @property
+    def joins(self) -> bool:
+        return self.is_ready or any(r not in self.set_aside for r in self.waiting)
 
     @property
     def next_internal_ms(self) -> float | None:
@@ -64,6 +71,7 @@ class OffloadRank(Rank):
         """Copies that have ended by then become visible."""
         for transfer in self.tier.tick(at_ms):
             self.stalled = False
+            self.looks_again = True
             if not transfer.is_store:
                 (request,) = [r for r in self.waiting if self.hosted[r].load is transfer]
                 self._activate(request)
@@ -115,6 +123,7 @@ class OffloadRank(Rank):
     def execute(self, start_ms: float, wave: int) -> PassResult:
         self.to_fence = []
         self.loads_started = 0
+        self.looks_again = False
         return super().execute(start_ms, wave)
 
     def computes_from_ms(self) -> float:
@@ -123,8 +132,6 @@ class OffloadRank(Rank):
         return max([start_ms, *ends])
 
     def _fail_head(self) -> None:
-        if self.loads_started:
-            return
         if self.tier.transfers:
             self.stalled = True
             return

@@ -114,6 +114,11 @@ class Rank:
         return self.has_work
 
     @property
+    def joins(self) -> bool:
+        """Whether it takes part in a pass that another rank begins."""
+        return self.is_ready
+
+    @property
     def next_internal_ms(self) -> float | None:
         return None
 

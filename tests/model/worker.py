@@ -107,7 +107,7 @@ class Worker:
                 rank.process_internal(now_ms)
 
     def start_pass(self, now_ms: float) -> Group:
-        results = {i: rank.execute(now_ms, self.wave) for i, rank in enumerate(self.ranks) if rank.is_ready}
+        results = {i: rank.execute(now_ms, self.wave) for i, rank in enumerate(self.ranks) if rank.joins}
         self.wave += 1
         end_ms = max(result.end_ms for result in results.values())
         self.in_pass = Group(now_ms, end_ms, results)
