@@ -13,11 +13,12 @@ PY := $(VENV)/bin/python
 PEER_VENV := .venv-peer
 CASES ?= 5000
 SEED ?= 1
+SECONDS ?= 900
 DEMO_TRACE ?= traces/chat-shared-prefix.jsonl
 # Requirements stand in pyproject.toml alone; this prints one list of them, quoted for the shell.
 REQUIREMENTS = $(PY) -c 'import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print(*(repr(r) for r in eval(sys.argv[1], {"p": p})))'
 
-.PHONY: help venv build demo test goldens debug lint types bench peer fuzz-peer golden-update dist clean
+.PHONY: help venv build demo test goldens debug lint types bench bench-peer instructions instructions-update peer fuzz-peer fuzz-readers golden-update dist clean
 
 help:
 	@echo "demo           build, install and replay a shipped trace, with its summary on the screen"
@@ -26,7 +27,11 @@ help:
 	@echo "lint, types    style of Python and Cython; types and stubs"
 	@echo "debug          the tests against a build with all checks on"
 	@echo "bench          benchmarks, release build only"
+	@echo "instructions   count instructions of hot paths with valgrind; fails 5 % above the stored figures"
+	@echo "instructions-update  store the counts anew, with the compiler they were made with"
+	@echo "bench-peer     race the reference on TRACE=FILE, every target of docs/performance.md"
 	@echo "fuzz-peer      compare CASES=5000 random cases with the reference (installs it beside)"
+	@echo "fuzz-readers   random bytes for every reader of traces, for SECONDS=900 (installs atheris)"
 	@echo "peer           the reference in .venv-peer, for the tests that ask it (MR_PEER_PYTHON)"
 	@echo "golden-update  write the golden files anew; read the diff before you commit it"
 	@echo "dist           sdist and wheel"
@@ -86,6 +91,12 @@ types: build $(VENV)/.lint
 bench: build
 	$(PY) -m pytest tests/bench -m bench --benchmark-enable
 
+instructions: build
+	$(PY) benchmarks/instructions.py --check
+
+instructions-update: build
+	$(PY) benchmarks/instructions.py --update
+
 # The reference wheel in an environment of its own, for the tests that ask it.
 ifdef MR_PEER_PYTHON
 PEER := $(MR_PEER_PYTHON)
@@ -98,8 +109,19 @@ endif
 
 peer: $(PEER)
 
+# TRACE is the public conversation trace of Mooncake.
+bench-peer: build $(PEER)
+	MR_PEER_PYTHON=$(PEER) $(PY) benchmarks/peer.py $(TRACE)
+
 fuzz-peer: build $(PEER)
 	MR_PEER_PYTHON=$(PEER) $(PY) -m tests.fuzz.peer --cases $(CASES) --seed $(SEED)
+
+# What is new goes into build/fuzz-corpus, a find is kept as build/fuzz-failures/crash-...
+fuzz-readers: build
+	$(PIP_INSTALL) $$($(REQUIREMENTS) 'p["project"]["optional-dependencies"]["fuzz"]' | xargs -n1 echo)
+	@mkdir -p build/fuzz-corpus build/fuzz-failures
+	$(PY) -m tests.fuzz_readers.harness build/fuzz-corpus tests/fuzz_readers/corpus -max_total_time=$(SECONDS) \
+	  -rss_limit_mb=1500 -max_len=4096 -artifact_prefix=build/fuzz-failures/
 
 golden-update: build
 	$(VENV)/bin/mocker-replay golden update --dir tests/goldens '*'

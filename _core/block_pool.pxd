@@ -38,10 +38,10 @@ cdef class BlockPool:
 
     cdef int64_t active(self) noexcept nogil
     cdef PoolStatus acquire(self, const int32_t* hits, int64_t num_hits, int64_t num_fresh) noexcept nogil
-    cdef bint cache(self, int32_t identity, int32_t* copy) except -1 nogil
-    cdef void release_cached(self, int32_t copy) noexcept nogil
+    cdef int64_t cache(self, int32_t identity, int64_t n, int32_t* copies) except -1 nogil
+    cdef int64_t release_cached(self, const int32_t* blocks, int64_t n) noexcept nogil
     cdef void release_private(self, int64_t n) noexcept nogil
-    cdef void _evict(self) noexcept nogil
-    cdef int32_t _new_copy(self) except -1 nogil
+    cdef void _evict(self, int64_t n) noexcept nogil
+    cdef void _let_go(self, int32_t node, int32_t num_gone) noexcept nogil
+    cdef int _grow(self, int64_t least) except -1 nogil
     cdef void _lru_remove(self, int32_t copy) noexcept nogil
-    cdef void _touch(self, int32_t identity) noexcept nogil

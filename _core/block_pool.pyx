@@ -10,7 +10,8 @@ and says POOL_EXHAUSTED. Source: engine specification, section 3.
 cimport cython
 from libc.stdlib cimport free, realloc
 
-from .types cimport NONE
+from .prefix_index cimport Node
+from .types cimport NONE, PRIVATE
 
 
 @cython.final
@@ -53,102 +54,169 @@ cdef class BlockPool:
             copy.ref_count += 1
         if missing > 0:
             self.num_free -= num_fresh - missing
-            for _i in range(missing):
-                self._evict()
+            self._evict(missing)
         else:
             self.num_free -= num_fresh
         return POOL_OK
 
-    cdef bint cache(self, int32_t identity, int32_t* copy) except -1 nogil:
-        """Turn a private block into a cached copy with one reference; True when the identity was not visible before."""
-        cdef int32_t fresh = self._new_copy()
-        cdef int32_t primary = self.index.heads[identity]
-        cdef int32_t newest
-        copy[0] = fresh
-        self.copies[fresh].identity = identity
-        self.copies[fresh].ref_count = 1
-        self.num_cached += 1
-        if primary == NONE:
-            self.copies[fresh].older = self.copies[fresh].newer = fresh
-            self.index.heads[identity] = fresh
-            self.index.hold(identity >> self.index.shift)
-            self._touch(identity)
-            return True
-        newest = self.copies[primary].older
-        self.copies[newest].newer = fresh
-        self.copies[fresh].older = newest
-        self.copies[fresh].newer = primary
-        self.copies[primary].older = fresh
-        return False
+    cdef int64_t cache(self, int32_t identity, int64_t n, int32_t* copies) except -1 nogil:
+        """Turn `n` private blocks into cached copies with one reference, of consecutive identities of one node.
 
-    cdef void release_cached(self, int32_t copy) noexcept nogil:
-        """Give one reference back; the last one sends the copy to the tail of the LRU list."""
-        cdef Copy* entry = &self.copies[copy]
-        entry.ref_count -= 1
-        if entry.ref_count > 0:
-            return
-        entry.lru_prev = self.lru_tail
-        entry.lru_next = NONE
-        if self.lru_tail == NONE:
-            self.lru_head = copy
-        else:
-            self.copies[self.lru_tail].lru_next = copy
-        self.lru_tail = copy
-        self.num_inactive += 1
+        `copies` gets the copy of each. Returns how many of the identities were not visible before.
+        """
+        cdef Node* node = &self.index.nodes[identity >> self.index.shift]
+        cdef int32_t* heads = &self.index.heads[identity]
+        cdef int32_t i
+        cdef int32_t num_new = 0
+        cdef int32_t fresh, primary, newest, free_copy
+        cdef Copy* entries
+        cdef Copy* entry
+        if self.num_cached + n > self.copy_capacity:
+            self._grow(self.num_cached + n)
+        entries = self.copies
+        free_copy = self.free_copy
+        for i in range(<int32_t>n):
+            fresh = free_copy
+            if fresh == NONE:
+                fresh = self.copy_top
+                self.copy_top += 1
+                entry = &entries[fresh]
+            else:
+                entry = &entries[fresh]
+                free_copy = entry.lru_next
+            entry.identity = identity + i
+            entry.ref_count = 1
+            copies[i] = fresh
+            primary = heads[i]
+            if primary == NONE:
+                entry.older = entry.newer = fresh
+                heads[i] = fresh
+                num_new += 1
+                continue
+            newest = entries[primary].older
+            entries[newest].newer = fresh
+            entry.older = newest
+            entry.newer = primary
+            entries[primary].older = fresh
+        self.free_copy = free_copy
+        self.num_cached += n
+        if num_new > 0:
+            node.holders += num_new
+            if node.watched:
+                self.watch_dirty = True
+        return num_new
+
+    cdef int64_t release_cached(self, const int32_t* blocks, int64_t n) noexcept nogil:
+        """Give one reference to each of `n` table entries back, from the last to the first; PRIVATE ones are passed over.
+
+        The last reference sends a copy to the tail of the LRU list. Returns how many entries were PRIVATE.
+        """
+        cdef int64_t i
+        cdef int64_t num_private = 0
+        cdef int64_t num_freed = 0
+        cdef int32_t tail = self.lru_tail
+        cdef int32_t copy
+        cdef Copy* entries = self.copies
+        cdef Copy* entry
+        for i in range(n - 1, -1, -1):
+            copy = blocks[i]
+            if copy == PRIVATE:
+                num_private += 1
+                continue
+            entry = &entries[copy]
+            entry.ref_count -= 1
+            if entry.ref_count > 0:
+                continue
+            entry.lru_prev = tail
+            entry.lru_next = NONE
+            if tail == NONE:
+                self.lru_head = copy
+            else:
+                entries[tail].lru_next = copy
+            tail = copy
+            num_freed += 1
+        self.lru_tail = tail
+        self.num_inactive += num_freed
+        return num_private
 
     cdef void release_private(self, int64_t n) noexcept nogil:
         self.num_free += n
 
-    cdef void _evict(self) noexcept nogil:
-        """Drop the LRU head; its block goes straight to the caller, who counts it as private."""
+    cdef void _evict(self, int64_t n) noexcept nogil:
+        """Drop the first `n` of the LRU list; their blocks go straight to the caller, who counts them as private."""
         cdef int32_t victim = self.lru_head
-        cdef Copy* entry = &self.copies[victim]
-        cdef int32_t identity = entry.identity
-        self._lru_remove(victim)
-        if entry.newer == victim:
-            if self.keep_removed:
-                self.removed[self.num_removed] = self.index.hashes[identity]
-                self.num_removed += 1
-            self._touch(identity)
-            self.index.heads[identity] = NONE
-            self.index.drop(identity >> self.index.shift)
+        cdef int32_t node = NONE
+        cdef int32_t num_gone = 0        # identities of `node` that vanished and still hold it
+        cdef int32_t shift = self.index.shift
+        cdef int32_t free_copy = self.free_copy
+        cdef int32_t identity, following
+        cdef int64_t _i
+        cdef int32_t* heads = self.index.heads
+        cdef Copy* entries = self.copies
+        cdef Copy* entry
+        for _i in range(n):
+            entry = &entries[victim]
+            identity = entry.identity
+            following = entry.lru_next
+            if entry.newer == victim:
+                if self.keep_removed:
+                    self.removed[self.num_removed] = self.index.hashes[identity]
+                    self.num_removed += 1
+                heads[identity] = NONE
+                if identity >> shift != node:
+                    if num_gone > 0:
+                        self._let_go(node, num_gone)
+                    node = identity >> shift
+                    num_gone = 0
+                num_gone += 1
+            else:
+                entries[entry.older].newer = entry.newer
+                entries[entry.newer].older = entry.older
+                if heads[identity] == victim:
+                    heads[identity] = entry.newer
+            entry.lru_next = free_copy
+            entry.identity = NONE
+            free_copy = victim
+            victim = following
+        self.free_copy = free_copy
+        self.lru_head = victim
+        if victim == NONE:
+            self.lru_tail = NONE
         else:
-            self.copies[entry.older].newer = entry.newer
-            self.copies[entry.newer].older = entry.older
-            if self.index.heads[identity] == victim:
-                self.index.heads[identity] = entry.newer
-        entry.lru_next = self.free_copy
-        entry.identity = NONE
-        self.free_copy = victim
-        self.num_cached -= 1
+            self.copies[victim].lru_prev = NONE
+        self.num_inactive -= n
+        self.num_cached -= n
+        if num_gone > 0:
+            self._let_go(node, num_gone)
 
-    cdef int32_t _new_copy(self) except -1 nogil:
-        cdef int32_t copy = self.free_copy
-        cdef int64_t capacity
+    cdef void _let_go(self, int32_t node, int32_t num_gone) noexcept nogil:
+        """So many identities of a node are visible no longer."""
+        cdef Node* entry = &self.index.nodes[node]
+        if entry.watched:
+            self.watch_dirty = True
+        entry.holders -= num_gone - 1
+        self.index.drop(node)
+
+    cdef int _grow(self, int64_t least) except -1 nogil:
+        """Room for `least` copies."""
+        cdef int64_t capacity = max(max(256, least), <int64_t>self.copy_capacity * 2)
         cdef Copy* copies
         cdef uint64_t* removed
-        if copy != NONE:
-            self.free_copy = self.copies[copy].lru_next
-            return copy
-        if self.copy_top == self.copy_capacity:
-            capacity = max(256, <int64_t>self.copy_capacity * 2)
-            if capacity > 0x7fffffff:
-                with gil:
-                    raise MemoryError("more than 2**31 cached blocks")
-            copies = <Copy*>realloc(self.copies, capacity * sizeof(Copy))
-            if copies is not NULL:
-                self.copies = copies
-            # A single acquisition can evict every copy there is, so the list of hashes is as long.
-            removed = <uint64_t*>realloc(self.removed, capacity * sizeof(uint64_t)) if self.keep_removed else NULL
-            if removed is not NULL:
-                self.removed = removed
-            if copies is NULL or (self.keep_removed and removed is NULL):
-                with gil:
-                    raise MemoryError(f"block pool of {capacity} cached blocks")
-            self.copy_capacity = <int32_t>capacity
-        copy = self.copy_top
-        self.copy_top += 1
-        return copy
+        if capacity > 0x7fffffff:
+            with gil:
+                raise MemoryError("more than 2**31 cached blocks")
+        copies = <Copy*>realloc(self.copies, capacity * sizeof(Copy))
+        if copies is not NULL:
+            self.copies = copies
+        # A single acquisition can evict every copy there is, so the list of hashes is as long.
+        removed = <uint64_t*>realloc(self.removed, capacity * sizeof(uint64_t)) if self.keep_removed else NULL
+        if removed is not NULL:
+            self.removed = removed
+        if copies is NULL or (self.keep_removed and removed is NULL):
+            with gil:
+                raise MemoryError(f"block pool of {capacity} cached blocks")
+        self.copy_capacity = <int32_t>capacity
+        return 0
 
     cdef void _lru_remove(self, int32_t copy) noexcept nogil:
         cdef Copy* entry = &self.copies[copy]
@@ -161,11 +229,6 @@ cdef class BlockPool:
         else:
             self.copies[entry.lru_next].lru_prev = entry.lru_prev
         self.num_inactive -= 1
-
-    cdef void _touch(self, int32_t identity) noexcept nogil:
-        """This identity became visible, or is no longer."""
-        if self.index.nodes[identity >> self.index.shift].watched:
-            self.watch_dirty = True
 
     def num_active(self):
         """Blocks in use by somebody."""
@@ -184,13 +247,15 @@ cdef class BlockPool:
     def py_cache(self, int32_t identity):
         """Test door: cache a private block; (copy, newly visible)."""
         cdef int32_t copy
-        cdef bint fresh = self.cache(identity, &copy)
+        cdef bint fresh = self.cache(identity, 1, &copy)
         return copy, fresh
 
     def py_release(self, copies, int64_t num_private=0):
         """Test door: release cached copies in the given order, then private blocks."""
+        cdef int32_t block
         for copy in copies:
-            self.release_cached(copy)
+            block = copy
+            self.release_cached(&block, 1)
         self.release_private(num_private)
 
     def primary(self, int32_t identity):

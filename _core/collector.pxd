@@ -1,13 +1,9 @@
 # Per-request figures and counters out of ordered event records (see docs/metrics.md).
 from libc.stdint cimport int8_t, int32_t, int64_t
 
-from .event_buffer cimport Event
+from .event_buffer cimport NUM_HOST_STEPS, Event
 from .gap_pool cimport GapPool
 from .policy cimport NUM_DECISIONS
-
-
-cdef enum:
-    NUM_HOST_STEPS = 8        # of event_buffer.HostStep
 
 
 cdef struct Interval:
@@ -21,6 +17,7 @@ cdef struct Interval:
     int64_t decode_tokens     # tokens accepted in decode passes, those beyond the requested length included
     int64_t decode_forwards   # (request, decode pass) pairs; the pass of a first token is no decode pass
     int64_t preemptions       # published by a gauges record
+    int64_t prefill_preemptions   # of them on prefill workers
     double ttft_sum_ms
     double mean_gap_sum_ms
 
@@ -39,11 +36,14 @@ cdef struct Totals:
 cdef class Collector:
     cdef readonly int32_t num_workers
     cdef readonly int32_t dp_size
+    cdef readonly int32_t num_prefill_workers   # the first of all; 0 = workers have no roles
     cdef readonly Py_ssize_t num_rows       # largest request ordinal seen + 1
     cdef Py_ssize_t _row_capacity
     cdef int64_t[NUM_DECISIONS] _decisions  # of a policy, by kind
     cdef int64_t[NUM_HOST_STEPS] _host_steps   # of host tiers, by step
     cdef int64_t[NUM_HOST_STEPS] _host_blocks  # and the blocks they were about
+    cdef dict _column_types                 # name -> (dtype, fill) of the columns, name -> dtype of readmissions
+    cdef dict _readmission_types
     cdef dict _arrays                       # name -> (row_capacity,) ndarray; the pointers below point into them
 
     cdef double* _arrival_ms                # NaN = absent in all times
@@ -69,6 +69,19 @@ cdef class Collector:
     cdef int8_t* _status                    # -1 not arrived, -2 arrived and not terminal, else TerminalStatus
     cdef int8_t* _reason                    # TerminalReason, -1 none
 
+    # Only where workers have roles; `_worker` and `_rank` are then those of the prefill, `_reused_tokens_max` over its
+    # admissions.
+    cdef double* _decode_admit_ms
+    cdef double* _source_held_ms
+    cdef double* _destination_reserved_ms
+    cdef double* _destination_activated_ms
+    cdef double* _source_released_ms
+    cdef int64_t* _decode_reused_tokens_max     # -1 never admitted
+    cdef int32_t* _decode_worker                # -1 no destination was accepted
+    cdef int32_t* _decode_rank
+    cdef int8_t* _decode_refused                # 1 = that rank did not accept it
+    cdef int8_t* _readmission_decode            # 1 = it happened on a decode worker
+
     cdef int64_t* _gauges                   # (num_workers * dp_size, 5), owned: active, inactive blocks, running,
                                             # waiting, preemptions not published yet
     cdef GapPool _gap_pool
@@ -90,5 +103,8 @@ cdef class Collector:
     cdef int _end_rank_pass(self, const Event* event) except -1 nogil
     cdef int _end_request(self, const Event* event, const int64_t* words) except -1 nogil
     cdef int _cut(self, const Event* event) except -1 nogil
+    cdef int _hand_off(self, const Event* event) except -1 nogil
+    cdef int32_t _rank_of_row(self, Py_ssize_t row) noexcept nogil
+    cdef int _point_at_stages(self) except -1
     cdef int _grow_rows(self, Py_ssize_t wanted) except -1
     cdef int _grow_readmissions(self) except -1

@@ -6,13 +6,15 @@ import numpy.typing as npt
 from .event_buffer import EventBuffer
 
 COLUMN_TYPES: dict[str, tuple[str, float | int]]
+STAGE_COLUMN_TYPES: dict[str, tuple[str, float | int]]
 
 @final
 class Collector:
     num_workers: int
     dp_size: int
+    num_prefill_workers: int
     num_rows: int
-    def __new__(cls, num_workers: int, dp_size: int) -> Collector: ...
+    def __new__(cls, num_workers: int, dp_size: int, num_prefill_workers: int = 0) -> Collector: ...
     def consume(self, buffer: EventBuffer) -> None: ...
     def columns(self) -> dict[str, npt.NDArray[Any]]: ...
     def gaps(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]: ...

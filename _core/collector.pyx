@@ -14,13 +14,20 @@ from .event_buffer cimport (
     EV_DECISION,
     EV_FIRST_TOKEN,
     EV_GAUGES,
+    EV_HANDOFF,
     EV_HOST,
     EV_PASS_END,
     EV_PREEMPTION,
+    EV_QUIET_PASS,
     EV_RANK_END,
     EV_RESUMED,
     EV_SECOND_TOKEN,
     EV_TERMINAL,
+    STAGE_DESTINATION_ACCEPTED,
+    STAGE_DESTINATION_ACTIVATED,
+    STAGE_DESTINATION_RESERVED,
+    STAGE_SOURCE_HELD,
+    STAGE_SOURCE_RELEASED,
     TERM_COMPLETED,
     EventBuffer,
 )
@@ -63,15 +70,31 @@ COLUMN_TYPES = {
 _READMISSION_TYPES = {
     "readmission_request": "i8", "readmission_ms": "f8", "readmission_reused_tokens": "i8",
 }
+# What workers with roles add to both.
+STAGE_COLUMN_TYPES = {
+    "decode_admit_ms": ("f8", NAN),
+    "source_held_ms": ("f8", NAN),
+    "destination_reserved_ms": ("f8", NAN),
+    "destination_activated_ms": ("f8", NAN),
+    "source_released_ms": ("f8", NAN),
+    "decode_reused_tokens_max": ("i8", -1),
+    "decode_worker": ("i4", -1),
+    "decode_rank": ("i4", -1),
+    "decode_refused": ("i1", 0),
+}
+_STAGE_READMISSION_TYPES = {"readmission_decode": "i1"}
 
 
 @cython.final
 cdef class Collector:
-    def __cinit__(self, int32_t num_workers, int32_t dp_size):
+    def __cinit__(self, int32_t num_workers, int32_t dp_size, int32_t num_prefill_workers=0):
         if num_workers < 1 or dp_size < 1:
             raise ValueError(f"a collector needs workers and ranks, got {num_workers} and {dp_size}")
         self.num_workers = num_workers
         self.dp_size = dp_size
+        self.num_prefill_workers = num_prefill_workers
+        self._column_types = COLUMN_TYPES | (STAGE_COLUMN_TYPES if num_prefill_workers else {})
+        self._readmission_types = _READMISSION_TYPES | (_STAGE_READMISSION_TYPES if num_prefill_workers else {})
         self._gauges = <int64_t*>calloc(num_workers * dp_size * RANK_WORDS, sizeof(int64_t))
         if self._gauges is NULL:
             raise MemoryError(f"gauges of {num_workers * dp_size} ranks")
@@ -100,6 +123,9 @@ cdef class Collector:
             event = &records[i]
             if event.kind == EV_RANK_END:
                 self._end_rank_pass(event)
+            elif event.kind == EV_QUIET_PASS:
+                self._end_rank_pass(event)
+                self._totals.passes += 1
             elif event.kind == EV_FIRST_TOKEN:
                 self._begin_output(event)
             elif event.kind == EV_SECOND_TOKEN:
@@ -131,6 +157,8 @@ cdef class Collector:
                     _fail(event, "there is no such step of a host tier")
                 self._host_steps[event.a] += 1
                 self._host_blocks[event.a] += event.c
+            elif event.kind == EV_HANDOFF:
+                self._hand_off(event)
         return 0
 
     cdef Py_ssize_t _row_of(self, const Event* event) except -1 nogil:
@@ -171,6 +199,7 @@ cdef class Collector:
 
     cdef int _admit(self, const Event* event) except -1 nogil:
         cdef Py_ssize_t row = self._row_of(event)
+        cdef bint decode = self.num_prefill_workers > 0 and event.worker >= self.num_prefill_workers
         if self._num_admissions[row] == 0:
             self._first_admit_ms[row] = event.t_ms
             self._reused_tokens_first[row] = event.a
@@ -182,16 +211,48 @@ cdef class Collector:
             self._readmission_request[self._num_readmissions] = row
             self._readmission_ms[self._num_readmissions] = event.t_ms
             self._readmission_reused_tokens[self._num_readmissions] = event.a
+            if self.num_prefill_workers > 0:
+                self._readmission_decode[self._num_readmissions] = decode
             self._num_readmissions += 1
         self._num_admissions[row] += 1
-        self._reused_tokens_max[row] = max(self._reused_tokens_max[row], event.a)
+        if not decode:
+            self._reused_tokens_max[row] = max(self._reused_tokens_max[row], event.a)
+            return 0
+        if event.b == 0:
+            self._decode_admit_ms[row] = event.t_ms
+        self._decode_reused_tokens_max[row] = max(self._decode_reused_tokens_max[row], event.a)
         return 0
+
+    cdef int _hand_off(self, const Event* event) except -1 nogil:
+        """A stage of a handoff; its request may have ended."""
+        cdef Py_ssize_t row = event.request
+        if self.num_prefill_workers == 0 or row < 0 or row >= self.num_rows or self._status[row] == NOT_ARRIVED:
+            _fail(event, "workers have no roles, or its request has not arrived")
+        if event.a == STAGE_SOURCE_HELD:
+            self._source_held_ms[row] = event.t_ms
+        elif event.a == STAGE_DESTINATION_ACCEPTED:
+            self._decode_worker[row], self._decode_rank[row] = event.worker, event.rank
+        elif event.a == STAGE_DESTINATION_RESERVED:
+            self._destination_reserved_ms[row] = event.t_ms
+        elif event.a == STAGE_DESTINATION_ACTIVATED:
+            self._destination_activated_ms[row] = event.t_ms
+        elif event.a == STAGE_SOURCE_RELEASED:
+            self._source_released_ms[row] = event.t_ms
+        return 0
+
+    cdef int32_t _rank_of_row(self, Py_ssize_t row) noexcept nogil:
+        """Scheduler number of the rank whose tokens a request gets."""
+        if self.num_prefill_workers > 0 and self._decode_worker[row] >= 0:
+            return self._decode_worker[row] * self.dp_size + self._decode_rank[row]
+        return self._worker[row] * self.dp_size + self._rank[row]
 
     cdef int _publish_gauges(self, const Event* event) except -1 nogil:
         """The scheduler's published state; a preemption counts for telemetry from here on, not before."""
         cdef int64_t* gauges = &self._gauges[self._rank_of(event) * RANK_WORDS]
         gauges[0], gauges[1], gauges[2], gauges[3] = event.a, event.b, event.c, event.d
         self._interval.preemptions += gauges[NUM_GAUGES]
+        if event.worker < self.num_prefill_workers:
+            self._interval.prefill_preemptions += gauges[NUM_GAUGES]
         gauges[NUM_GAUGES] = 0
         return 0
 
@@ -219,8 +280,12 @@ cdef class Collector:
         if event.d >= 0 and words is not NULL:
             self._needed[row] = words[event.d]
             self._available[row] = words[event.d + 1]
+        if event.worker >= self.num_prefill_workers > 0 and self._decode_worker[row] < 0:
+            # Refused there: it was sent to that rank, and is none of its requests.
+            self._decode_worker[row], self._decode_rank[row] = event.worker, event.rank
+            self._decode_refused[row] = 1
         if event.a != TERM_COMPLETED:
-            self._gap_pool.take_back(row, self._worker[row] * self.dp_size + self._rank[row], event.b, event.x)
+            self._gap_pool.take_back(row, self._rank_of_row(row), event.b, event.x)
             self._status[row] = <int8_t>event.a
             return 0
         self._gap_pool.settle(row)
@@ -242,12 +307,12 @@ cdef class Collector:
         cdef Py_ssize_t row = self._row_of(event)
         self._output_tokens[row] = event.a
         self._last_token_ms[row] = event.x
-        return self._gap_pool.take_back(row, self._worker[row] * self.dp_size + self._rank[row], event.a, event.x)
+        return self._gap_pool.take_back(row, self._rank_of_row(row), event.a, event.x)
 
     cdef int _grow_rows(self, Py_ssize_t wanted) except -1:
         """Make room for `wanted` rows; arrays handed out earlier keep the old memory."""
         cdef Py_ssize_t capacity = max(wanted, self._row_capacity + self._row_capacity // 2)
-        for name, (dtype, fill) in COLUMN_TYPES.items():
+        for name, (dtype, fill) in self._column_types.items():
             grown = np.empty(capacity, dtype)
             if self._row_capacity:
                 grown[:self._row_capacity] = self._arrays[name]
@@ -276,11 +341,25 @@ cdef class Collector:
         self._turn = _i4(self._arrays["turn"])
         self._status = _i1(self._arrays["status"])
         self._reason = _i1(self._arrays["reason"])
+        if self.num_prefill_workers > 0:
+            self._point_at_stages()
+        return 0
+
+    cdef int _point_at_stages(self) except -1:
+        self._decode_admit_ms = _f8(self._arrays["decode_admit_ms"])
+        self._source_held_ms = _f8(self._arrays["source_held_ms"])
+        self._destination_reserved_ms = _f8(self._arrays["destination_reserved_ms"])
+        self._destination_activated_ms = _f8(self._arrays["destination_activated_ms"])
+        self._source_released_ms = _f8(self._arrays["source_released_ms"])
+        self._decode_reused_tokens_max = _i8(self._arrays["decode_reused_tokens_max"])
+        self._decode_worker = _i4(self._arrays["decode_worker"])
+        self._decode_rank = _i4(self._arrays["decode_rank"])
+        self._decode_refused = _i1(self._arrays["decode_refused"])
         return 0
 
     cdef int _grow_readmissions(self) except -1:
         cdef Py_ssize_t capacity = max(64, self._readmission_capacity * 2)
-        for name, dtype in _READMISSION_TYPES.items():
+        for name, dtype in self._readmission_types.items():
             grown = np.zeros(capacity, dtype)
             if self._readmission_capacity:
                 grown[:self._readmission_capacity] = self._arrays[name]
@@ -289,18 +368,21 @@ cdef class Collector:
         self._readmission_request = _i8(self._arrays["readmission_request"])
         self._readmission_ms = _f8(self._arrays["readmission_ms"])
         self._readmission_reused_tokens = _i8(self._arrays["readmission_reused_tokens"])
+        if self.num_prefill_workers > 0:
+            self._readmission_decode = _i1(self._arrays["readmission_decode"])
         return 0
 
     def columns(self):
         """Figures of every request, by ordinal.
 
         Returns:
-            Name -> array. The names of COLUMN_TYPES have (num_rows,) entries; readmission_request, readmission_ms
+            Name -> array. The names of COLUMN_TYPES, and of STAGE_COLUMN_TYPES where workers have roles,
+            have (num_rows,) entries; readmission_request, readmission_ms
             and readmission_reused_tokens hold the admissions after the first, in order of time. No copy is made:
             the arrays are up to date until the next consume() and must not be written to.
         """
-        arrays = {name: self._arrays[name][:self.num_rows] for name in COLUMN_TYPES}
-        arrays.update({name: self._arrays[name][:self._num_readmissions] for name in _READMISSION_TYPES})
+        arrays = {name: self._arrays[name][:self.num_rows] for name in self._column_types}
+        arrays.update({name: self._arrays[name][:self._num_readmissions] for name in self._readmission_types})
         for array in arrays.values():
             array.flags.writeable = False
         return arrays
@@ -335,7 +417,7 @@ cdef class Collector:
     def take_interval(self):
         """Counters since the last call (or the start), name -> number; they start again at zero."""
         cdef Interval taken = self._interval
-        self._interval = Interval(0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0)
+        self._interval = Interval(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0)
         return taken
 
 

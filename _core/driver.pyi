@@ -3,10 +3,9 @@ from typing import NamedTuple, final
 from .engine import Engine
 from .event_buffer import EventBuffer
 from .lanes import Command
-
-PHASE_NAMES: tuple[str, ...]
-STIMULUS_NAMES: tuple[str, ...]
-STATUS_TEXTS: dict[int, str]
+from .stimulus_names import PHASE_NAMES as PHASE_NAMES
+from .stimulus_names import STATUS_TEXTS as STATUS_TEXTS
+from .stimulus_names import STIMULUS_NAMES as STIMULUS_NAMES
 
 class DriverMisuse(RuntimeError): ...
 

@@ -16,15 +16,17 @@ from libc.math cimport INFINITY, NAN, isfinite
 from libc.stdlib cimport free, realloc
 from libc.string cimport memmove
 
-from .engine cimport APPLY_ACTIVE, APPLY_APPLIED, APPLY_BAD_PROMPT, APPLY_NO_RANK, APPLY_NOOP, APPLY_SUBMITTED
 from .event_buffer cimport (
-    CMD_CANCEL, CMD_IN_PASS, CMD_SUBMIT, CMD_SUPPRESSED, EV_COMMAND, RES_APPLIED, RES_NOOP, RES_SUBMITTED, Event,
+    CMD_CANCEL, CMD_IN_PASS, CMD_RESERVE_DESTINATION, CMD_SUBMIT, CMD_SUBMIT_PREFILL, CMD_SUPPRESSED, EV_COMMAND, Event,
 )
-from .lanes cimport lane_count, lane_find, lane_free, lane_pop, lane_push, pack_command, push_cancel_behind
+from .lanes cimport lane_count, lane_find, lane_free, lane_pop, lane_push, pack_command, push_cancel_behind, result_of
+from .stimulus_names cimport wanted_names
 from .time_rules cimport internal_time, pass_start
+from .types cimport APPLY_ACTIVE
 
 from typing import NamedTuple
 
+from .stimulus_names import PHASE_NAMES, STATUS_TEXTS, STIMULUS_NAMES
 from .types import CommandError, LivelockError
 
 cdef enum:
@@ -32,21 +34,6 @@ cdef enum:
     MAX_OVERDUE_CANCELS = 1024
     # Effect-free passes of no length at one engine time before the machine stops with a livelock.
     MAX_IDLE_PASSES = 1024
-
-PHASE_NAMES = (
-    "turn", "idle", "snapshot", "snapshot_cancels", "snapshot_commands", "start_pass", "in_pass", "at_boundary",
-    "post_pass", "post_cancels", "post_deferred", "post_commands", "yield", "stopped",
-)
-STIMULUS_NAMES = (
-    "go", "cancel", "cancel_item", "command_item", "lane_empty", "cancels_closed", "commands_closed", "lane_counts",
-    "pass_timer", "internal_timer", "boundary_apply", "boundary_finish", "boundary_dropped", "published",
-    "publish_closed", "yielded",
-)
-STATUS_TEXTS = {
-    APPLY_SUBMITTED: "submitted", APPLY_APPLIED: "applied", APPLY_NOOP: "noop",
-    APPLY_ACTIVE: "request is already active", APPLY_NO_RANK: "attention-DP rank is out of range",
-    APPLY_BAD_PROMPT: "a length is negative or the hash ids do not cover the prompt",
-}
 
 
 class DriverMisuse(RuntimeError):
@@ -149,7 +136,7 @@ cdef class Machine:
             self._start_pass(reading_ms)
         elif phase == PHASE_POST_DEFERRED:
             self._apply_deferred(reading_ms)
-        elif phase == PHASE_SNAPSHOT or phase == PHASE_POST_PASS:
+        elif stimulus == ST_LANE_COUNTS:
             self.left_cancels, self.left_commands = num_cancels, num_commands
             self.phase = PHASE_SNAPSHOT_CANCELS if phase == PHASE_SNAPSHOT else PHASE_POST_CANCELS
             self._skip_empty_groups()
@@ -194,13 +181,15 @@ cdef class Machine:
                 if reading_ms >= self.pass_end_ms:
                     self.overdue_cancels += 1
                 self._apply(envelope, reading_ms, True, self.out)
+            elif envelope.kind == CMD_SUBMIT_PREFILL or envelope.kind == CMD_RESERVE_DESTINATION:
+                self._apply(envelope, reading_ms, True, self.out)
             else:
-                # None of today's ordinary commands may be applied in mid-pass: keep it, read no further.
+                # It might admit or free something in the middle of a pass: keep it, read no further.
                 self.accepting = False
                 lane_push(&self.deferred, envelope)
         else:
             self._apply(envelope, reading_ms, False, self.out)
-            if self.phase == PHASE_IDLE:
+            if self.phase == PHASE_IDLE or self.phase == PHASE_SNAPSHOT:
                 self.phase = PHASE_TURN
             elif self.phase == PHASE_SNAPSHOT_CANCELS or self.phase == PHASE_POST_CANCELS:
                 self.left_cancels -= 1
@@ -298,15 +287,19 @@ cdef class Machine:
         if envelope.kind == CMD_SUBMIT:
             status = self.engine.submit(envelope.rank, envelope.request, envelope.n_in, envelope.n_out,
                                         envelope.hash_ids, envelope.num_hash_ids, &envelope.terms)
-        else:
+        elif envelope.kind == CMD_CANCEL:
             status = self.engine.cancel(envelope.rank, envelope.request, envelope.discard, at, out, &suppressed)
+        else:
+            status = self.engine.hand_off(envelope, at, out)
         free(envelope.hash_ids)
         envelope.hash_ids = NULL
         if status >= APPLY_ACTIVE:
             out.count = head
         else:
             event = &out.records[head]
-            event.b = RES_SUBMITTED if status == APPLY_SUBMITTED else RES_APPLIED if status == APPLY_APPLIED else RES_NOOP
+            event.b = result_of(status)
+            if envelope.kind > CMD_CANCEL:
+                event.f = envelope.handoff
             event.c = (CMD_IN_PASS if in_pass else 0) | (CMD_SUPPRESSED if suppressed else 0)
             self._insert_gauges(out, head + 1, envelope.rank, at)
         if not in_pass:
@@ -315,8 +308,9 @@ cdef class Machine:
         return 0
 
     cdef int _insert_gauges(self, EventBuffer out, Py_ssize_t at, int32_t rank, double now_ms) except -1 nogil:
-        """Gauges stand directly behind their command; what a cancellation ended moves behind them."""
+        """Gauges stand directly behind their command; what else the command did moves behind them."""
         cdef Event gauges
+        cdef Py_ssize_t i
         self.engine.publish_gauges(rank, out, now_ms, 0, False)
         gauges = out.records[out.count - 1]
         memmove(&out.records[at + 1], &out.records[at], (out.count - 1 - at) * sizeof(Event))
@@ -365,7 +359,10 @@ cdef class Machine:
         if self.phase == PHASE_IDLE:
             return (1 << ST_CANCEL | 1 << ST_CANCEL_ITEM | 1 << ST_CANCELS_CLOSED | 1 << ST_COMMAND_ITEM
                     | 1 << ST_COMMANDS_CLOSED | 1 << ST_INTERNAL_TIMER)
-        if self.phase == PHASE_SNAPSHOT or self.phase == PHASE_POST_PASS:
+        if self.phase == PHASE_SNAPSHOT:
+            # Whoever holds the start of a pass back has single commands applied before the lanes are sampled.
+            return 1 << ST_LANE_COUNTS | 1 << ST_CANCEL_ITEM | 1 << ST_COMMAND_ITEM
+        if self.phase == PHASE_POST_PASS:
             return 1 << ST_LANE_COUNTS
         if self.phase == PHASE_SNAPSHOT_CANCELS or self.phase == PHASE_POST_CANCELS:
             return 1 << ST_CANCEL_ITEM | 1 << ST_LANE_EMPTY
@@ -405,11 +402,12 @@ cdef class Machine:
             return self.engine.next_internal_deadline()
         return INFINITY if self.phase == PHASE_STOPPED else self.engine_ms
 
-    cdef int pump(self, double now_ms, bint take_timers, bint finish_boundary) except -1 nogil:
+    cdef int pump(self, double now_ms, bint take_timers, bint finish_boundary, bint start_passes) except -1 nogil:
         """Take stimuli in order of priority at reading `now_ms` until none is there.
 
         take_timers: pass ends due are taken; otherwise the pump stops at one. finish_boundary: boundaries are
-        finished at once; otherwise the pump stops at one.
+        finished at once; otherwise the pump stops at one. start_passes: passes start; otherwise the pump stops before
+        one, and commands are applied one by one.
         """
         cdef Envelope envelope
         while True:
@@ -423,10 +421,12 @@ cdef class Machine:
                 push_cancel_behind(&self.cancel_lane, &envelope)
             elif self.phase == PHASE_YIELD:
                 self.step_c(ST_YIELDED, now_ms, NULL, 0, 0)
-            elif self.phase == PHASE_POST_PASS or self.phase == PHASE_SNAPSHOT and finish_boundary:
+            elif self.phase == PHASE_POST_PASS or (self.phase == PHASE_SNAPSHOT and finish_boundary and start_passes):
                 self.step_c(ST_LANE_COUNTS, now_ms, NULL, self.cancel_lane.count, self.command_lane.count)
-            elif self.phase == PHASE_AT_BOUNDARY or self.phase == PHASE_SNAPSHOT:
-                if not finish_boundary:      # work that ended made it ready: what arrives at this instant comes first
+            elif self.phase == PHASE_SNAPSHOT and not finish_boundary:
+                return 0                     # work that ended made it ready: what arrives at this instant comes first
+            elif self.phase == PHASE_AT_BOUNDARY:
+                if not finish_boundary:
                     return 0
                 self.step_c(ST_BOUNDARY_FINISH, now_ms, NULL, 0, 0)
             elif self.phase == PHASE_STOPPED:
@@ -445,10 +445,26 @@ cdef class Machine:
                 self.step_c(ST_COMMAND_ITEM, now_ms, &envelope, 0, 0)
                 if self.phase != PHASE_IN_PASS:  # where it is deferred
                     push_cancel_behind(&self.cancel_lane, &envelope)
-            elif self.engine.next_internal_deadline() <= now_ms:
+            elif self.phase != PHASE_SNAPSHOT and self.engine.next_internal_deadline() <= now_ms:
                 self.step_c(ST_INTERNAL_TIMER, now_ms, NULL, 0, 0)
             else:
                 return 0
+
+    cdef bint pass_quietly(self) except -1 nogil:
+        """The transitions from one pass end to the next pass in flight, at the reading of that end, taken at once when
+        nobody has anything to say in between (Engine.pass_quietly); False: nothing changed."""
+        cdef double end_ms = self.pass_end_ms
+        if (self.phase != PHASE_IN_PASS or self.publishing or self.cancelled or self.zero_duration
+                or self.deferred.count > 0 or self.cancel_lane.count > 0 or self.command_lane.count > 0
+                or self.engine.next_internal_deadline() < INFINITY):
+            return False
+        if not self.engine.pass_quietly(self.out):
+            return False
+        self._advance_clock(end_ms)
+        self.pass_end_ms = self.carried_ms = self.engine.pass_end_ms
+        self.accepting = True
+        self.overdue_cancels = self.idle_passes = 0
+        return True
 
     def advance(self, double now_ms, double until_ms):
         """Bulk move: take every transition due from `now_ms` to `until_ms` (INFINITY: all), boundaries finished at once.
@@ -463,7 +479,7 @@ cdef class Machine:
         try:
             with nogil:
                 while True:
-                    self.pump(now_ms, True, True)
+                    self.pump(now_ms, True, True, True)
                     at = self.next_deadline()
                     if at > until_ms or at == INFINITY:
                         break
@@ -561,11 +577,7 @@ cdef class Machine:
 
     def wants(self):
         """Names of the stimuli that may come next; the first one that is there must be taken."""
-        cdef uint64_t mask = self.wants_mask()
-        wanted = _wanted.get(mask)
-        if wanted is None:
-            wanted = _wanted[mask] = _in_order(mask)
-        return wanted
+        return wanted_names(self.wants_mask())
 
     @property
     def phase_name(self):
@@ -574,21 +586,6 @@ cdef class Machine:
 
 
 cdef dict _stimulus_codes = {name: code for code, name in enumerate(STIMULUS_NAMES)}
-cdef dict _wanted = {}                   # of wants_mask: the names in order; some twenty entries
-
-
-cdef tuple _in_order(uint64_t mask):
-    """Names of wanted stimuli in order of priority; Idle alone wants internal work and no pass end."""
-    if mask >> ST_PUBLISHED & 1:
-        # A publication that can proceed does; a lane without reader is no error to a driver that is being stopped.
-        order = (ST_PUBLISHED, ST_CANCEL, ST_PUBLISH_CLOSED)
-    elif mask >> ST_INTERNAL_TIMER & 1 and not mask >> ST_PASS_TIMER & 1:
-        order = (ST_CANCEL, ST_CANCEL_ITEM, ST_CANCELS_CLOSED, ST_COMMAND_ITEM, ST_COMMANDS_CLOSED, ST_INTERNAL_TIMER)
-    else:
-        order = (ST_CANCEL, ST_CANCEL_ITEM, ST_CANCELS_CLOSED, ST_PASS_TIMER, ST_INTERNAL_TIMER, ST_COMMAND_ITEM,
-                 ST_COMMANDS_CLOSED, ST_LANE_EMPTY, ST_LANE_COUNTS, ST_BOUNDARY_APPLY, ST_BOUNDARY_FINISH,
-                 ST_BOUNDARY_DROPPED, ST_YIELDED, ST_GO)
-    return tuple([STIMULUS_NAMES[stimulus] for stimulus in order if mask >> stimulus & 1])
 
 
 cdef int _check_command(int stimulus, object command) except -1:

@@ -3,16 +3,8 @@ from cpython.ref cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from .event_buffer cimport EventBuffer
+from .lanes cimport Envelope
 from .types cimport Terms
-
-
-cdef enum CommandStatus:
-    APPLY_SUBMITTED = 0
-    APPLY_APPLIED = 1
-    APPLY_NOOP = 2
-    APPLY_ACTIVE = 3             # refused: the request is already owned
-    APPLY_NO_RANK = 4            # refused: no such rank
-    APPLY_BAD_PROMPT = 5         # refused: a negative length, or hash ids that do not cover the prompt
 
 
 cdef class Engine:
@@ -31,15 +23,16 @@ cdef class Engine:
     cdef readonly bint pass_effect_free  # no rank changed anything
 
     cdef bint is_ready(self) noexcept nogil
-    cdef bint runnable(self) noexcept nogil
     cdef bint drained(self) noexcept nogil
     cdef int execute_pass(self, double now_ms, EventBuffer out) except -1 nogil
     cdef int complete_pass(self, EventBuffer out, bint held_back) except -1 nogil
+    cdef bint pass_quietly(self, EventBuffer out) except -1 nogil
     cdef double next_internal_deadline(self) noexcept nogil
     cdef int process_internal_work(self, double now_ms, EventBuffer out) except -1 nogil
     cdef int submit(self, int32_t rank, int32_t request, int64_t n_in, int64_t n_out, const uint64_t* hash_ids,
                     int64_t num_hash_ids, const Terms* terms) except -1 nogil
     cdef int cancel(self, int32_t rank, int32_t request, bint discard, double now_ms, EventBuffer out, bint* suppressed) except -1 nogil
+    cdef int hand_off(self, Envelope* envelope, double now_ms, EventBuffer out) except -1 nogil
     cdef int settle(self) noexcept nogil
     cdef int publish_gauges(self, int32_t rank, EventBuffer out, double now_ms, int64_t queued, bint telemetry_only) except -1 nogil
     cdef int publish_cuts(self, EventBuffer out, double now_ms) except -1 nogil

@@ -9,9 +9,11 @@ Source: engine specification, sections 6.1, 7 and 9; driver specification, secti
 from libc.math cimport INFINITY
 from libc.stdlib cimport free, malloc
 
-from .event_buffer cimport EV_INTERNAL_WORK, EV_PASS_END, EV_PASS_END_CLOSE, EV_PASS_START, EV_PASS_START_CLOSE, Event
+from .event_buffer cimport (
+    EV_INTERNAL_WORK, EV_PASS_END, EV_PASS_END_CLOSE, EV_PASS_START, EV_PASS_START_CLOSE, RES_APPLIED, Event,
+)
 from .scheduler cimport Scheduler
-from .types cimport NONE, SUBMIT_ACTIVE, SUBMIT_BAD_PROMPT
+from .types cimport APPLY_ACTIVE, APPLY_BAD_PROMPT, APPLY_NO_RANK, APPLY_SUBMITTED, NONE, SUBMIT_ACTIVE, SUBMIT_BAD_PROMPT
 
 from .types import EngineError
 
@@ -73,21 +75,19 @@ cdef class Engine:
         free(self.ranks)
 
     cdef bint is_ready(self) noexcept nogil:
-        return not self.in_pass and not self.poisoned and self.runnable()
-
-    cdef bint runnable(self) noexcept nogil:
-        """A pass could do something on some rank."""
         cdef int32_t i
+        if self.in_pass or self.poisoned:
+            return False
         for i in range(self.dp_size):
-            if (<Scheduler>self.ranks[i]).runnable():
+            if (<Scheduler>self.ranks[i]).has_work():
                 return True
         return False
 
     cdef bint drained(self) noexcept nogil:
-        """No rank holds any request."""
+        """No rank holds any request, nor blocks for another worker."""
         cdef int32_t i
         for i in range(self.dp_size):
-            if (<Scheduler>self.ranks[i]).has_work():
+            if (<Scheduler>self.ranks[i]).holds_any():
                 return False
         return True
 
@@ -151,6 +151,23 @@ cdef class Engine:
             self.settle()
         return 0
 
+    cdef bint pass_quietly(self, EventBuffer out) except -1 nogil:
+        """Complete the pass in flight and start the next one at its end, if both are quiet (Scheduler.pass_quietly); False:
+        nothing changed. Only a single rank, whose group it is, passes quietly."""
+        if self.dp_size != 1 or self.poisoned or not self.in_pass:
+            return False
+        self.poisoned = True
+        if (<Scheduler>self.ranks[0]).pass_quietly(self.pass_end_ms, out):
+            self.pass_id += 1
+            self.wave += 1
+            self.pass_effect_free = False
+            self.pass_start_ms = self.pass_end_ms
+            self.pass_end_ms = _rank_end(<Scheduler>self.ranks[0])
+            self.poisoned = False
+            return True
+        self.poisoned = False
+        return False
+
     cdef int settle(self) noexcept nogil:
         """Start the cadence anew when nothing is left."""
         if not self.in_pass and self.drained():
@@ -203,6 +220,17 @@ cdef class Engine:
         if rank < 0 or rank >= self.dp_size:
             return APPLY_NO_RANK
         result = (<Scheduler>self.ranks[rank]).cancel(request, discard, now_ms, out, suppressed)
+        if result == RES_APPLIED and not self.in_pass:
+            (<Scheduler>self.ranks[rank]).after_cancel(now_ms, out)
+        self.settle()
+        return result
+
+    cdef int hand_off(self, Envelope* envelope, double now_ms, EventBuffer out) except -1 nogil:
+        """Apply a command about a handoff; returns a CommandStatus. In mid-pass only what admits nothing and frees nothing."""
+        cdef int result
+        if envelope.rank < 0 or envelope.rank >= self.dp_size:
+            return APPLY_NO_RANK
+        result = (<Scheduler>self.ranks[envelope.rank]).hand_off(envelope, now_ms, self.in_pass, out)
         self.settle()
         return result
 

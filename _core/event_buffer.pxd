@@ -4,7 +4,8 @@ from libc.stdint cimport int32_t, int64_t
 
 cdef enum EventKind:
     # Requests. `request` is the ordinal of the trace row (from 0).
-    EV_ARRIVAL = 0        # a=input_tokens b=requested output tokens c=session ordinal (-1 none) d=turn e=priority x=deadline from arrival on [ms], NaN none
+    EV_ARRIVAL = 0        # a=input_tokens b=requested output tokens c=session ordinal (-1 none) d=turn e=priority
+                          # f=1 + play of a graph, 0 none x=deadline from arrival on [ms], NaN none
     EV_COMMAND = 1        # a=CommandKind b=CommandResult c=CommandFlag bits d=command_id
     EV_GAUGES = 2         # a=active_blocks b=inactive_blocks c=running d=waiting e=1 when taken in mid-pass for telemetry only
     # A pass starts: PASS_START, then per executed rank RANK_START with its PREEMPTION, ADMISSION,
@@ -37,7 +38,10 @@ cdef enum EventKind:
     EV_DECISION = 22      # of a policy, where it departs from first come, first served: a=Decision b=the request that would
                           # have been chosen (-1 none) e=token budget f=length of the reason c,d=words: its text.
                           # Placement: b=worker e=rank of round robin
-    EV_HOST = 23          # of a host tier: a=HostStep b=number of the copy (-1 none) c=blocks x=modelled end (NaN not known)
+    EV_QUIET_PASS = 23    # in the place of all records of a rank's pass that ended, where nobody reads passes: as EV_RANK_END
+    EV_HANDOFF = 24       # a=HandoffStage b=tokens (prompt; destination reserved, transfer started: those the destination lacks or
+                          # those that are charged; destination cancelled: generated) f=handoff x=end of the transfer [ms]
+    EV_HOST = 25          # of a host tier: a=HostStep b=number of the copy (-1 none) c=blocks x=modelled end (NaN not known)
                           # request=whose prompt it is, -1 none
 
 
@@ -50,11 +54,27 @@ cdef enum HostStep:
     HOST_LOAD_CANCELLED = 5
     HOST_EVICTED = 6
     HOST_FENCE = 7               # the pass may write its blocks from x on
+    HOST_LOAD_RETURNED = 8       # a request that loaded and finds no room for the rest gives its blocks back
+
+
+cdef enum:
+    NUM_HOST_STEPS = 9
 
 
 cdef enum CommandKind:
     CMD_SUBMIT = 0
     CMD_CANCEL = 1
+    CMD_SUBMIT_PREFILL = 2
+    CMD_RELEASE_SOURCE = 3
+    CMD_CANCEL_SOURCE = 4
+    CMD_RESERVE_DESTINATION = 5
+    CMD_ACTIVATE_DESTINATION = 6
+    CMD_CANCEL_DESTINATION = 7
+
+
+cdef enum:
+    NUM_COMMAND_KINDS = 8
+    NUM_HANDOFF_STAGES = 9
 
 
 cdef enum CommandResult:
@@ -62,6 +82,20 @@ cdef enum CommandResult:
     RES_APPLIED = 1
     RES_NOOP = 2
     RES_REFUSED = 3
+    RES_ACCEPTED = 4
+
+
+cdef enum HandoffStage:
+    # Facts of a handoff, in the order of one that succeeds source first.
+    STAGE_SOURCE_HELD = 0
+    STAGE_DESTINATION_ACCEPTED = 1
+    STAGE_DESTINATION_RESERVED = 2
+    STAGE_TRANSFER_STARTED = 3
+    STAGE_TRANSFER_ENDED = 4
+    STAGE_DESTINATION_ACTIVATED = 5
+    STAGE_SOURCE_RELEASED = 6
+    STAGE_SOURCE_CANCELLED = 7
+    STAGE_DESTINATION_CANCELLED = 8
 
 
 cdef enum CommandFlag:

@@ -2,9 +2,9 @@
 from cpython.ref cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
-from .arrivals cimport Arrival, Arrivals
-from .cancellations cimport Cancellations, Leaving
-from .event_buffer cimport EventBuffer
+from .cancellations cimport Leaving
+from .disaggregation cimport Disaggregation
+from .intake cimport Intake
 
 
 cdef enum FleetStatus:
@@ -25,54 +25,42 @@ cdef enum Stage:
     STAGE_ARRIVALS = 2
     STAGE_RUN = 3
     STAGE_AGAIN = 4
+    STAGE_SETTLE = 5             # disaggregated: facts, transfers and commands until nothing is left
+    STAGE_OVER = 6               # disaggregated: nothing is left to do at this instant
 
 
-cdef class Fleet:
+cdef class Fleet(Intake):
     cdef readonly tuple machines
     cdef PyObject** workers              # (num_workers,) borrowed Machine pointers, owned array
-    cdef readonly int32_t num_workers
-    cdef readonly int32_t dp_size
-    cdef readonly EventBuffer out
-    cdef Arrivals arrivals               # rows handed over and not due yet
-    cdef Cancellations leaving           # of requests that arrived and have not ended
-    cdef int64_t next_worker             # round robin over workers
-    cdef int64_t* next_rank              # (num_workers,) round robin over ranks, owned
     cdef int64_t next_command
-    cdef readonly double now_ms
     cdef readonly double last_event_ms   # the last instant at which anything but a sample happened
     cdef double accounted_ms             # worker_seconds is integrated up to here
-    cdef readonly double worker_seconds  # integral of provisioned workers over modelled time
-    cdef readonly int64_t num_arrived
-    cdef double horizon_ms               # rows due before this have all been handed over
+    cdef readonly double worker_seconds  # integral of provisioned workers over modelled time; disaggregated: of decode
+    cdef readonly double prefill_worker_seconds   # disaggregated: of prefill workers
+    cdef readonly Disaggregation handoffs    # None: all workers are the same
+    cdef bint disaggregated
+    cdef bint ran                        # disaggregated: passes were started in this round
     cdef double sample_ms                # next telemetry sample; INFINITY = none
     cdef bint telemetry
-    cdef bint wake_on_end
     cdef bint external_placement
     cdef readonly bint external          # the caller's shells move the machines and own the lanes
+    cdef bint quiet                      # nobody reads passes: quiet ones are taken at once
     cdef int32_t next_to_move            # external: of the current stage
     cdef readonly int32_t moving_worker  # external: after "move", who is to move
     cdef readonly bint hold_boundary     # external: and whether it stops at a pass boundary
     cdef int stage
     cdef bint first_round                # of the instant
-    cdef Py_ssize_t scanned              # records of this instant already searched for ends
-    cdef int32_t* ended                  # (ended_capacity,) requests that ended at this instant, owned
-    cdef int64_t num_ended
-    cdef int64_t ended_capacity
 
     cdef int run(self, double until_ms, Py_ssize_t max_records) except -1 nogil
+    cdef int pass_quietly(self, double until_ms, Py_ssize_t max_records) except -1 nogil
     cdef double next_instant(self) noexcept nogil
     cdef int _note_event(self) noexcept nogil
     cdef int _account(self) noexcept nogil
     cdef int end_passes(self) except -1 nogil
     cdef int hand_over(self) except -1 nogil
     cdef int run_machines(self) except -1 nogil
-    cdef bint tell_ends(self) except -1 nogil
-    cdef int find_ends(self) except -1 nogil
-    cdef int note_end(self, int32_t request) except -1 nogil
+    cdef int settle(self) except -1 nogil
+    cdef bint any_due(self) noexcept nogil
     cdef bint wants_move(self, bint hold_boundary) noexcept nogil
-    cdef int choose(self, int32_t* worker, int32_t* rank) noexcept nogil
-    cdef int count_turn(self, int32_t worker, int32_t rank) noexcept nogil
-    cdef int arrive(self, Arrival* arrival, double at_ms, int32_t worker, int32_t rank, int64_t command_id) except -1 nogil
     cdef int place(self, int32_t worker, int32_t rank) except -1 nogil
-    cdef int _tell_placement(self, double at_ms, int32_t request, int32_t worker, int32_t rank, bytes reason) except -1
     cdef int cancel(self, Leaving* leaving) except -1 nogil

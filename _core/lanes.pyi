@@ -1,5 +1,7 @@
 from typing import NamedTuple
 
+COMMAND_KINDS: tuple[str, ...]
+
 class Command(NamedTuple):
     command_id: int
     kind: str
@@ -12,5 +14,6 @@ class Command(NamedTuple):
     priority: int = 0
     arrival_ms: float = 0.0
     deadline_ms: float = ...
+    handoff: int = -1
 
 def check_command(command: Command) -> None: ...

@@ -4,16 +4,25 @@ Decides nothing: which lane a command goes on, and when it is taken, is the driv
 """
 from libc.stdlib cimport free, malloc
 
-from .event_buffer cimport CMD_CANCEL, CMD_SUBMIT
+from .event_buffer cimport CMD_CANCEL, NUM_COMMAND_KINDS, RES_ACCEPTED, RES_APPLIED, RES_NOOP, RES_SUBMITTED
+from .types cimport APPLY_ACCEPTED, APPLY_APPLIED, APPLY_SUBMITTED
 
 from typing import NamedTuple
 
 
+# In the order of event_buffer.CommandKind.
+COMMAND_KINDS = (
+    "submit", "cancel", "submit_prefill", "release_source", "cancel_source", "reserve_destination",
+    "activate_destination", "cancel_destination",
+)
+
+
 class Command(NamedTuple):
-    """One envelope of a control lane. `discard` belongs to a cancel, what stands after it and the lengths to a submit."""
+    """One envelope of a control lane. `discard` belongs to a cancel; the lengths and what stands after `discard` to what
+    brings a request: a submit, a prefill, a reservation. `handoff` belongs to all but submit and cancel."""
 
     command_id: int          # 0 to 2**64 - 1; records hold it as a signed number of the same bits
-    kind: str                # "submit" or "cancel"
+    kind: str                # one of COMMAND_KINDS
     request: int             # trace row ordinal
     rank: int = 0
     n_in: int = 0
@@ -23,6 +32,7 @@ class Command(NamedTuple):
     priority: int = 0        # lower goes first, where the policy asks for it
     arrival_ms: float = 0.0
     deadline_ms: float = float("inf")
+    handoff: int = -1        # the caller's number of it
 
 
 cdef int lane_push(Lane* lane, Envelope* envelope) except -1 nogil:
@@ -83,6 +93,13 @@ cdef Envelope* lane_find(Lane* lane, int64_t command_id) noexcept nogil:
     return NULL
 
 
+cdef void make_cancel(Envelope* envelope, int32_t rank, int32_t request) noexcept nogil:
+    """A cancellation that also drops outputs of the pass in flight; its id is the caller's."""
+    envelope.kind, envelope.rank, envelope.request, envelope.discard = CMD_CANCEL, rank, request, 1
+    envelope.n_in = envelope.n_out = envelope.num_hash_ids = 0
+    envelope.hash_ids, envelope.cancel_id = NULL, -1
+
+
 cdef int push_cancel_behind(Lane* cancel_lane, Envelope* submitted) except -1 nogil:
     """Append the cancellation that waited until this submission was applied, if one did."""
     cdef Envelope envelope = submitted[0]
@@ -103,16 +120,34 @@ cdef void lane_free(Lane* lane) noexcept nogil:
     lane.items = NULL
 
 
+cdef int result_of(int status) noexcept nogil:
+    """CommandResult of a command that was not refused."""
+    if status == APPLY_SUBMITTED:
+        return RES_SUBMITTED
+    if status == APPLY_ACCEPTED:
+        return RES_ACCEPTED
+    return RES_APPLIED if status == APPLY_APPLIED else RES_NOOP
+
+
+cdef int32_t command_kind(object name) except -1:
+    """Number of a kind of command."""
+    cdef int32_t kind
+    for kind in range(<int32_t>NUM_COMMAND_KINDS):
+        if name == COMMAND_KINDS[kind]:
+            return kind
+    raise ValueError(f"unknown kind of command {name!r}")
+
+
 cdef int pack_command(object command, Envelope* envelope) except -1:
     """Turn a Command into an envelope that owns its hash ids."""
     cdef Py_ssize_t i
-    if command.kind not in ("submit", "cancel"):
-        raise ValueError(f"unknown kind of command {command.kind!r}")
+    cdef int32_t kind = command_kind(command.kind)
     keys = tuple(command.hash_ids)
     envelope.hash_ids = NULL
     envelope.num_hash_ids = len(keys)
     envelope.command_id = <int64_t><uint64_t>command.command_id
-    envelope.kind = CMD_SUBMIT if command.kind == "submit" else CMD_CANCEL
+    envelope.kind = kind
+    envelope.handoff = command.handoff
     envelope.rank = command.rank
     envelope.request = command.request
     envelope.discard = command.discard

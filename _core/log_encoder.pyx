@@ -13,19 +13,16 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
 from .event_buffer cimport (
-    CMD_CANCEL, CMD_IN_PASS, CMD_SUPPRESSED,
-    EV_ADMISSION, EV_ARRIVAL, EV_COMMAND, EV_CUT, EV_DECISION, EV_FIRST_TOKEN, EV_FPM, EV_GAUGES, EV_HOST, EV_INTERNAL_WORK, EV_KV_REMOVED,
-    EV_KV_STORED,
-    EV_PASS_END, EV_PASS_END_CLOSE, EV_PASS_START, EV_PASS_START_CLOSE, EV_PREEMPTION, EV_PREFILL, EV_RANK_END,
-    EV_RANK_START, EV_RESUMED, EV_SECOND_TOKEN, EV_TERMINAL, EV_TOKENS, Event, EventBuffer,
-    HOST_EVICTED, HOST_FENCE, HOST_LOAD_CANCELLED, HOST_LOAD_COMPLETED, HOST_LOAD_SCHEDULED, HOST_STORE_COMPLETED,
-    HOST_STORE_PREPARED, HOST_STORE_SUBMITTED,
-    RES_APPLIED, RES_NOOP, RES_SUBMITTED, TERM_CANCELLED, TERM_COMPLETED, TERM_FAILED, TERM_REJECTED,
+    CMD_CANCEL, CMD_IN_PASS, CMD_SUPPRESSED, NUM_COMMAND_KINDS, NUM_HANDOFF_STAGES,
+    EV_ADMISSION, EV_ARRIVAL, EV_COMMAND, EV_CUT, EV_DECISION, EV_FIRST_TOKEN, EV_FPM, EV_GAUGES, EV_HANDOFF, EV_HOST,
+    EV_INTERNAL_WORK, EV_KV_REMOVED, EV_KV_STORED, EV_PASS_END, EV_PASS_END_CLOSE, EV_PASS_START, EV_PASS_START_CLOSE,
+    EV_PREEMPTION, EV_PREFILL, EV_QUIET_PASS, EV_RANK_END, EV_RANK_START, EV_RESUMED, EV_SECOND_TOKEN, EV_TERMINAL, EV_TOKENS, Event, EventBuffer,
+    RES_ACCEPTED, RES_APPLIED, RES_NOOP, RES_SUBMITTED, STAGE_TRANSFER_STARTED, TERM_CANCELLED, TERM_COMPLETED, TERM_FAILED, TERM_REJECTED,
     WANT_FPM, WANT_KV, WANT_PREFILL, WANT_TOKENS,
 )
 from .float_text cimport write_double, write_uint64
 from .json_text cimport put, put_bool, put_double, put_index, put_int
-from .log_fields cimport FPM_ROOM, NUM_FPM, put_fpm, put_gauges, put_reason
+from .log_fields cimport COMMAND_TEXTS, FPM_ROOM, NUM_FPM, STAGE_TEXTS, host_text, put_fpm, put_gauges, put_host, put_reason
 from .policy cimport DECIDE_BUDGET, DECIDE_ORDER, DECIDE_PLACEMENT, DECIDE_VETO, DECIDE_VICTIM
 from .request_names cimport RequestNames
 
@@ -177,6 +174,9 @@ cdef class LogEncoder:
                     if i + 1 < events.count and events.records[i + 1].kind == EV_GAUGES:
                         gauges = &events.records[i + 1]
                     self._command(event, gauges)
+            elif event.kind == EV_QUIET_PASS:
+                if self._level >= LEVEL_PASSES:
+                    _refuse(event, b"a log of passes needs each pass in full")
             elif event.kind in (EV_RANK_START, EV_PREFILL, EV_PASS_START_CLOSE, EV_RANK_END, EV_FPM, EV_PASS_END_CLOSE):
                 _refuse(event, b"must stand inside the group of its pass")
             else:
@@ -219,6 +219,8 @@ cdef class LogEncoder:
             return self._kv_removed(events, event)
         if kind == EV_DECISION:
             return self._decision(events, event)
+        if kind == EV_HANDOFF:
+            return self._hand_off(event)
         if kind == EV_CUT:
             return self._cut(event)
         if kind == EV_HOST:
@@ -229,11 +231,15 @@ cdef class LogEncoder:
 
     cdef int _command(self, Event* event, Event* gauges) except -1 nogil:
         cdef char* out = self._open(event, b"command", 0)
-        out = put(out, b',"kind":"cancel"') if event.a == CMD_CANCEL else put(out, b',"kind":"submit"')
+        if not 0 <= event.a < NUM_COMMAND_KINDS:
+            _refuse(event, b"unknown kind of command")
+        out = put(put(put(out, b',"kind":"'), COMMAND_TEXTS[event.a]), b'"')
         out = self._who(out, event)
         out = put_bool(out, b',"in_pass":', event.c & CMD_IN_PASS)
         if event.b == RES_SUBMITTED:
             out = put(out, b',"result":"submitted"')
+        elif event.b == RES_ACCEPTED:
+            out = put(out, b',"result":"accepted"')
         elif event.b == RES_APPLIED:
             out = put(out, b',"result":"applied"')
         elif event.b == RES_NOOP:
@@ -366,6 +372,8 @@ cdef class LogEncoder:
         if event.c >= 0:
             out = put_int(out, b',"session":', event.c)
             out = put_int(out, b',"turn":', event.d)
+        if event.f > 0:
+            out = put_int(out, b',"play":', event.f - 1)
         if self._with_terms:
             if event.e != 0:
                 out = put_int(out, b',"priority":', event.e)
@@ -433,45 +441,30 @@ cdef class LogEncoder:
         self._close(self._reason(put(out, b',"reason":'), events, event))
         return 0
 
+    cdef int _hand_off(self, Event* event) except -1 nogil:
+        """A stage of a handoff; a transfer tells when it will end."""
+        cdef char* out
+        if not 0 <= event.a < NUM_HANDOFF_STAGES:
+            return _refuse(event, b"unknown stage of a handoff")
+        out = put(put(put(self._open(event, b"handoff", 0), b',"kind":"'), STAGE_TEXTS[event.a]), b'"')
+        out = put_int(self._who(out, event), b',"tokens":', event.b)
+        self._close(put_double(out, b',"end_ms":', event.x) if event.a == STAGE_TRANSFER_STARTED else out)
+        return 0
+
     cdef int _host(self, Event* event) except -1 nogil:
         """A step of a host tier."""
+        cdef const char* text = host_text(event.a)
         cdef char* out
-        cdef const char* kind
         if self._level < LEVEL_PASSES:
             return 0
-        if event.a == HOST_STORE_PREPARED:
-            kind = b"store_prepared"
-        elif event.a == HOST_STORE_SUBMITTED:
-            kind = b"store_submitted"
-        elif event.a == HOST_STORE_COMPLETED:
-            kind = b"store_completed"
-        elif event.a == HOST_LOAD_SCHEDULED:
-            kind = b"load_scheduled"
-        elif event.a == HOST_LOAD_COMPLETED:
-            kind = b"load_completed"
-        elif event.a == HOST_LOAD_CANCELLED:
-            kind = b"load_cancelled"
-        elif event.a == HOST_EVICTED:
-            kind = b"host_eviction"
-        elif event.a == HOST_FENCE:
-            kind = b"fence"
-        else:
+        if text is NULL:
             return _refuse(event, b"unknown step of a host tier")
-        out = self._open(event, kind, 0)
+        out = self._open(event, text, 0)
         if event.request >= 0:
             out = self._who(out, event)
         else:
-            out = put_index(out, b',"worker":', event.worker)
-            out = put_index(out, b',"rank":', event.rank)
-        if event.b >= 0:
-            out = put_int(out, b',"copy":', event.b)
-        if event.a == HOST_FENCE:
-            out = put_double(out, b',"until_ms":', event.x)
-        else:
-            out = put_int(out, b',"blocks":', event.c)
-            if event.x == event.x:
-                out = put_double(out, b',"end_ms":', event.x)
-        self._close(out)
+            out = put_index(put_index(out, b',"worker":', event.worker), b',"rank":', event.rank)
+        self._close(put_host(out, event))
         return 0
 
     cdef int _terminal(self, EventBuffer events, Event* event) except -1 nogil:

@@ -55,11 +55,15 @@ static inline double mr_ns_to_seconds(mr_u128 ns)
 static inline double mr_scaled_ms(double raw_ms, double ratio, int *ok)
 {
     mr_u128 ns = mr_seconds_to_ns(raw_ms / 1000.0, ok);
-    double ms;
+    double seconds, ms;
 
     if (ratio > 0.0 && ns > 0)
         ns = mr_seconds_to_ns(mr_ns_to_seconds(ns) / ratio, ok);
-    ms = mr_ns_to_seconds(ns) * 1000.0;
+    seconds = mr_ns_to_seconds(ns);
+    ms = seconds * 1000.0;
+    /* Below 2^52 ns the nearest double of a number of seconds leads back to the same ns. */
+    if (ms / 1000.0 == seconds && !(ns >> 52))
+        return ms;
     return mr_ns_to_seconds(mr_seconds_to_ns(ms / 1000.0, ok)) * 1000.0;
 }
 

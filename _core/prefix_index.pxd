@@ -19,6 +19,7 @@ cdef class PrefixIndex:
     cdef readonly int32_t stride               # identities per node, a power of two <= 64
     cdef readonly int32_t shift                # log2(stride)
     cdef readonly int64_t parts                # nodes per trace block
+    cdef public bint knows_outputs             # hash ids go on behind the prompt, one an engine block: generated blocks are shared
     cdef readonly int32_t num_nodes            # in use
     cdef Node* nodes                           # (node_capacity,), owned
     cdef int32_t node_capacity
@@ -31,6 +32,7 @@ cdef class PrefixIndex:
     cdef int64_t table_used
 
     cdef int64_t first_block(self, int64_t depth) noexcept nogil
+    cdef int64_t node_end(self, int64_t block) noexcept nogil
     cdef int32_t child(self, int32_t parent, uint64_t key) except -1 nogil
     cdef int32_t private_node(self, int32_t parent) except -1 nogil
     cdef void hold(self, int32_t node) noexcept nogil

@@ -8,6 +8,7 @@ class PrefixIndex:
     stride: int
     shift: int
     parts: int
+    knows_outputs: bool
     num_nodes: int
     def __new__(cls, block_size: int, trace_block_size: int) -> PrefixIndex: ...
     def path(self, hash_ids: Sequence[int], num_blocks: int) -> list[int]: ...

@@ -6,13 +6,15 @@ the one that holds the block's last token are equal. One trie node per trace blo
 of it) therefore stands for all engine blocks that end in it, whatever the two block sizes are; identity
 number = node * stride + index. Equality is exact: nodes are interned by (parent, 64-bit id), nothing is hashed away.
 
-Blocks with generated tokens get identities in nodes private to their request. A node is forgotten when no
+Blocks with generated tokens get identities in nodes private to their request; where the caller knows what will be
+generated (`knows_outputs`), they go on along the trie by its ids. A node is forgotten when no
 child, no live request and no cached copy refers to it, which keeps memory flat however long the trace is.
 
 Never decides what is cached: `heads` belongs to the block pool.
 """
 cimport cython
 from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memset
 
 from .types cimport NONE
 
@@ -65,6 +67,14 @@ cdef class PrefixIndex:
         begin += (depth - trace_block * self.parts) * self.stride
         return begin if begin < end else end
 
+    cdef int64_t node_end(self, int64_t block) noexcept nogil:
+        """First block behind those of a node that holds `block`; with several parts a trace block, the one behind it."""
+        cdef int64_t trace_block
+        if self.parts > 1:
+            return block + 1
+        trace_block = ((block + 1) * self.block_size - 1) // self.trace_block_size
+        return ((trace_block + 1) * self.trace_block_size) // self.block_size
+
     cdef int32_t child(self, int32_t parent, uint64_t key) except -1 nogil:
         """The node reached from `parent` (NONE = root) by `key`, made if missing. Holders are unchanged."""
         cdef int64_t at = self._slot_of(parent, key)
@@ -110,7 +120,6 @@ cdef class PrefixIndex:
 
     cdef int32_t _new_node(self, int32_t parent, uint64_t key, uint8_t mapped) except -1 nogil:
         cdef int32_t node = self.free_node
-        cdef int32_t i
         cdef int64_t capacity
         cdef Node* nodes
         cdef int32_t* heads
@@ -146,10 +155,9 @@ cdef class PrefixIndex:
         self.nodes[node].holders = 0
         self.nodes[node].mapped = mapped
         self.nodes[node].watched = 0
-        for i in range(self.stride):
-            self.heads[(<int64_t>node << self.shift) + i] = NONE
-            if self.hashes is not NULL:
-                self.hashes[(<int64_t>node << self.shift) + i] = 0
+        memset(&self.heads[<int64_t>node << self.shift], 0xff, self.stride * sizeof(int32_t))     # NONE
+        if self.hashes is not NULL:
+            memset(&self.hashes[<int64_t>node << self.shift], 0, self.stride * sizeof(uint64_t))
         if parent != NONE:
             self.nodes[parent].holders += 1
         self.num_nodes += 1

@@ -19,6 +19,8 @@ cdef struct Request:
     int64_t alloc                # token watermark up to which blocks are held
     int32_t num_admissions
     int32_t num_preemptions
+    int64_t arrival_number       # ascending in the order in which requests came to this rank
+    int32_t owned                # entry in the book of handoffs + 1, 0 = no part of any
     # Its place in the waiting queue; valid while it waits (sched_policy).
     int64_t queue_number         # ascending in the order of first come, first served
     double order_key             # as the policy gave it; lower goes first, equals by queue_number
@@ -68,6 +70,7 @@ cdef class RequestTable:
     cdef int32_t top
     cdef int32_t free_slot
     cdef readonly int32_t num_owned
+    cdef int64_t num_added
     cdef int32_t* buckets        # (bucket_mask + 1,): slot by ordinal, open addressing
     cdef int64_t bucket_mask
 

@@ -56,6 +56,8 @@ cdef class RequestTable:
         request.scheduled_pass = request.emit_pass = request.vetoed_pass = NONE
         request.emit_ms = request.emit_before_ms = NAN
         request.next_free = NONE
+        request.arrival_number = self.num_added
+        self.num_added += 1
         if num_hash_ids > 0:
             request.hash_ids = <uint64_t*>malloc(num_hash_ids * sizeof(uint64_t))
             if request.hash_ids is NULL:

@@ -37,11 +37,15 @@ cdef class BlockScheduler(Scheduler):
     cdef object _xxh3                    # callable(bytes, seed) -> int
     cdef dict _uniform_hashes            # local hash of a block of one repeated token
 
+    cdef int64_t needed_for(self, int32_t slot, int32_t reason) noexcept nogil
+    cdef int64_t available_for(self, int32_t reason) noexcept nogil
     cdef int intern_path(self, Request* request) except -1 nogil
     cdef int look_up(self, Request* request) except -1 nogil
     cdef void cap_reuse(self, Request* request, bint logits, bint speculative) noexcept nogil
     cdef int64_t append_blocks(self, Request* request, int64_t num_hits, int64_t num_fresh) except -1 nogil
     cdef int finalise(self, Request* request, int64_t before, int64_t after) except -1 nogil
+    cdef int64_t private_run(self, Request* request, int64_t block, int64_t end, int32_t* identity) except -1 nogil
+    cdef int32_t _generated_node(self, Request* request, int64_t block) except -1 nogil
     cdef int32_t private_identity(self, Request* request, int64_t block) except -1 nogil
     cdef void release_blocks(self, Request* request) noexcept nogil
     cdef int publish_removed(self) except -1 nogil
@@ -49,8 +53,7 @@ cdef class BlockScheduler(Scheduler):
     cdef int32_t identity_of(self, Request* request, int64_t block) noexcept nogil
     cdef uint64_t hash_of(self, Request* request, int64_t block) except? 0
     cdef object chain_hash(self, uint64_t parent, int64_t block, uint64_t local)
+    cdef list slots_outside(self)
     cdef object local_hash(self, Request* request, int64_t block)
     cdef int reject(self, int32_t slot, int32_t reason, bint is_aside) except -1 nogil
-    cdef int64_t _needed(self, int32_t slot, int32_t reason) noexcept nogil
-    cdef int64_t _available(self, int32_t reason) noexcept nogil
     cdef int _publish_prefill(self, Request* request) except -1 nogil

@@ -5,10 +5,8 @@ Source: engine specification, sections 2.2, 2.3, 3.4, 4.1, 4.3, 4.5.
 """
 from libc.stdlib cimport free, malloc, realloc
 
-from .event_buffer cimport (
-    EV_CUT, EV_KV_REMOVED, EV_KV_STORED, EV_PREFILL, REASON_PROMPT_OVER_MODEL_LEN, WANT_KV, Event, EventBuffer,
-)
-from .types cimport NONE, PRIVATE, STATUS_RUNNING, ceil_div
+from .event_buffer cimport EV_CUT, EV_KV_REMOVED, EV_KV_STORED, EV_PREFILL, REASON_PROMPT_OVER_MODEL_LEN, WANT_KV, Event, EventBuffer
+from .types cimport NONE, PRIVATE, STATUS_MATERIALISED, STATUS_RUNNING, ceil_div
 
 cdef enum:
     HASH_SEED = 1337
@@ -25,8 +23,10 @@ cdef class BlockScheduler(Scheduler):
     cdef int64_t inactive_blocks(self) noexcept nogil:
         return self.pool.num_inactive
 
-    cdef bint covers(self, int64_t n_in, int64_t num_hash_ids) noexcept nogil:
+    cdef bint covers(self, int64_t n_in, int64_t n_out, int64_t num_hash_ids) noexcept nogil:
         cdef int64_t whole = n_in // self.index.trace_block_size
+        if self.index.knows_outputs:
+            return not self.prefix_caching or num_hash_ids >= (n_in + n_out) // self.block_size
         return (not self.prefix_caching or num_hash_ids > whole
                 or (num_hash_ids == whole and n_in == whole * self.index.trace_block_size))
 
@@ -39,6 +39,17 @@ cdef class BlockScheduler(Scheduler):
         if request.path_length > 0:
             self.index.drop(request.path[request.path_length - 1])
         return 0
+
+    # -- what cannot be ---------------------------------------------------------------------------
+
+    cdef int64_t needed_for(self, int32_t slot, int32_t reason) noexcept nogil:
+        """The figure of a prompt that no configuration of this rank holds."""
+        if reason == REASON_PROMPT_OVER_MODEL_LEN:
+            return self.requests.slots[slot].n_in
+        return ceil_div(self.requests.slots[slot].n_in, self.block_size)
+
+    cdef int64_t available_for(self, int32_t reason) noexcept nogil:
+        return self.max_model_len if reason == REASON_PROMPT_OVER_MODEL_LEN else self.pool.num_blocks
 
     # -- identities -------------------------------------------------------------------------------
 
@@ -63,7 +74,7 @@ cdef class BlockScheduler(Scheduler):
             request.path[depth] = node
         request.path_length = depths
         self.index.hold(node)
-        if not self.keeps_hash_ids:
+        if not self.keeps_hash_ids and not self.index.knows_outputs:
             free(request.hash_ids)
             request.hash_ids = NULL
         return 0
@@ -93,11 +104,22 @@ cdef class BlockScheduler(Scheduler):
                         with gil:
                             raise MemoryError("identities of generated blocks")
                     request.private_nodes = grown
-                request.private_nodes[request.num_private_nodes] = self.index.private_node(NONE)
+                request.private_nodes[request.num_private_nodes] = self._generated_node(request, block)
                 self.index.hold(request.private_nodes[request.num_private_nodes])
                 request.num_private_nodes += 1
             request.num_private += 1
         return self.identity_of(request, block)
+
+    cdef int32_t _generated_node(self, Request* request, int64_t block) except -1 nogil:
+        """The node of the next block with generated tokens: the request's own, or found by its id."""
+        cdef int32_t parent = NONE
+        if not self.index.knows_outputs:
+            return self.index.private_node(NONE)
+        if request.num_private_nodes > 0:
+            parent = request.private_nodes[request.num_private_nodes - 1]
+        elif request.path_length > 0:
+            parent = request.path[request.path_length - 1]
+        return self.index.child(parent, request.hash_ids[block])
 
     # -- look-up ----------------------------------------------------------------------------------
 
@@ -187,52 +209,52 @@ cdef class BlockScheduler(Scheduler):
         """Tokens before..after are computed: blocks that are now full enter the cache."""
         cdef int64_t block = before // self.block_size
         cdef int64_t end = after // self.block_size
-        cdef int64_t run = 0
-        cdef int64_t depth = 0
-        cdef int64_t node_end = 0
+        cdef int64_t stored = 0          # newly visible blocks directly before `block`, not yet told
+        cdef int64_t n
         cdef int32_t identity = 0
-        cdef bint visible
+        cdef int64_t num_new
         if not self.prefix_caching:
             return 0
         while block < end:
-            if request.table[block] == PRIVATE:
-                if block >= request.full_blocks:
-                    identity = self.private_identity(request, block)
-                elif block < node_end:
-                    identity += 1
-                else:
-                    identity = self.identity_of(request, block)
-                    depth = ((((block + 1) * self.block_size - 1) // self.index.trace_block_size) + 1) * self.index.parts
-                    node_end = self.index.first_block(depth) if self.index.parts == 1 else block + 1
-                visible = self.pool.cache(identity, &request.table[block])
-                if visible and self.want & WANT_KV:
-                    run += 1
-                    block += 1
-                    continue
+            n = self.private_run(request, block, end, &identity)
+            num_new = self.pool.cache(identity, n, &request.table[block]) if n > 0 else 0
+            if num_new == 0 or not self.want & WANT_KV:
+                if stored > 0:
+                    with gil:
+                        self.publish_stored(request, block - stored, stored)
+                    stored = 0
+                block += max(n, 1)
             else:
-                node_end = 0
-            if run > 0:
-                with gil:
-                    self.publish_stored(request, block - run, run)
-                run = 0
-            block += 1
-        if run > 0:
+                stored += 1
+                block += 1
+        if stored > 0:
             with gil:
-                self.publish_stored(request, end - run, run)
+                self.publish_stored(request, end - stored, stored)
         return 0
+
+    cdef int64_t private_run(self, Request* request, int64_t block, int64_t end, int32_t* identity) except -1 nogil:
+        """Blocks from `block` on, before `end`, that are private and get consecutive identities of one node; 0 if it is
+        cached already. One at a time for generated tokens, and when each is told."""
+        cdef int64_t limit = block + 1
+        cdef int64_t n = 1
+        if request.table[block] != PRIVATE:
+            return 0
+        if block >= request.full_blocks:
+            identity[0] = self.private_identity(request, block)
+            return 1
+        identity[0] = self.identity_of(request, block)
+        if self.want & WANT_KV:
+            return 1
+        limit = min(min(end, request.full_blocks), self.index.node_end(block))
+        while block + n < limit and request.table[block + n] == PRIVATE:
+            n += 1
+        return n
 
     cdef void release_blocks(self, Request* request) noexcept nogil:
         """Give all blocks back, from the last to the first."""
-        cdef int64_t i = request.table_length
-        cdef int64_t num_private = 0
-        while i > 0:
-            i -= 1
-            if request.table[i] == PRIVATE:
-                num_private += 1
-            else:
-                self.pool.release_cached(request.table[i])
-        self.pool.release_private(num_private)
+        self.pool.release_private(self.pool.release_cached(request.table, request.table_length))
         request.table_length = 0
+        self.head_blocked = False
 
     # -- rejections and records of work -----------------------------------------------------------
 
@@ -260,14 +282,6 @@ cdef class BlockScheduler(Scheduler):
         for i in range(self.num_rejected):
             out.emplace(EV_CUT, now_ms, self.worker, self.rank, self.requests.slots[self.rejected[2 * i]].ordinal)
         return 0
-
-    cdef int64_t _needed(self, int32_t slot, int32_t reason) noexcept nogil:
-        if reason == REASON_PROMPT_OVER_MODEL_LEN:
-            return self.requests.slots[slot].n_in
-        return ceil_div(self.requests.slots[slot].n_in, self.block_size)
-
-    cdef int64_t _available(self, int32_t reason) noexcept nogil:
-        return self.max_model_len if reason == REASON_PROMPT_OVER_MODEL_LEN else self.pool.num_blocks
 
     cdef int _publish_prefill(self, Request* request) except -1 nogil:
         cdef Event* event = self.start_events.emplace(EV_PREFILL, self.pass_start_ms, self.worker, self.rank, request.ordinal)
@@ -350,6 +364,10 @@ cdef class BlockScheduler(Scheduler):
 
     # -- test door --------------------------------------------------------------------------------
 
+    cdef list slots_outside(self):
+        """Requests in no queue that are owned here all the same."""
+        return []
+
     def check(self):
         """Compare pool, index and queues with what the requests hold, between two passes or commands.
 
@@ -363,12 +381,15 @@ cdef class BlockScheduler(Scheduler):
         num_private = 0
         slots = [self.running[i] for i in range(self.num_running)]
         slots += [self._waiting_at(i) for i in range(self.num_aside + self.num_waiting)]
+        queued = len(slots)
+        slots += self.slots_outside()
         assert len(set(slots)) == len(slots) == self.requests.num_owned, "a request in no queue, or in two"
         for k in range(<int64_t>len(slots)):
             request = &self.requests.slots[<int32_t>slots[k]]
             assert (request.status == STATUS_RUNNING) == (k < self.num_running), "status and queue differ"
             assert request.steady == (k < self.num_steady), "steady requests are no prefix of running"
-            assert k < self.num_running + self.num_aside or request.table_length == 0, "a waiting request holds blocks"
+            assert (k < self.num_running + self.num_aside or k >= queued or request.table_length == 0
+                    or request.status == STATUS_MATERIALISED), "a waiting request holds blocks"
             holds += request.num_private_nodes + (request.path_length > 0)
             for i in range(request.table_length):
                 copy = request.table[i]

@@ -17,10 +17,17 @@ cdef class CalendarScheduler(BlockScheduler):
     cdef int64_t num_leaving
     cdef int64_t leaving_capacity
 
+    cdef bint quiet_on                   # nothing forbids quiet passes: no record of passes is wanted, no policy is asked
+    # The pass being executed, in so far as it is no steady decode.
+    cdef bint preempted
+    cdef bint capacity_bound             # the waiting queue was not empty after the last full pass
+
     cdef int enable_calendar(self) except -1
     cdef bint steady_step_fits(self) noexcept nogil
     cdef int schedule_steady(self) except -1 nogil
     cdef int emit_steady(self) except -1 nogil
+    cdef int _end_steady(self) except -1 nogil
+    cdef int32_t completion_reason(self, Request* request) noexcept nogil
     cdef int join_steady(self) except -1 nogil
     cdef int leave_steady(self, int32_t slot, bint in_step) noexcept nogil
     cdef int64_t _phase_of(self, Request* request) noexcept nogil

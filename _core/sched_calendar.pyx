@@ -10,8 +10,10 @@ Whenever a pass is not of this kind (too little budget, a block that can only be
 leave first and the pass goes request by request; results are the same, as tests hold (`calendar=False`).
 """
 from libc.stdlib cimport free, malloc, qsort, realloc
+from libc.string cimport memmove
 
 from .block_pool cimport POOL_OK
+from .event_buffer cimport EV_QUIET_PASS, REASON_MODEL_LEN, REASON_OUTPUT_LENGTH, TERM_COMPLETED, Event, EventBuffer
 from .types cimport NONE
 
 from .types import EngineError
@@ -134,6 +136,64 @@ cdef class CalendarScheduler(BlockScheduler):
         self.lengths.total += n
         self.steps += 1
         return 0
+
+    cdef int _end_steady(self) except -1 nogil:
+        """End the steady requests that have got their last token, in order of running."""
+        cdef int64_t i
+        cdef int64_t prefix = self.num_steady
+        cdef int64_t kept = 0
+        for i in range(self.num_leaving):
+            self.leave_steady(self.leaving[i], False)
+        for i in range(prefix):
+            if self.requests.slots[self.running[i]].steady:
+                self.running[kept] = self.running[i]
+                kept += 1
+        memmove(&self.running[kept], &self.running[prefix], (self.num_running - prefix) * sizeof(int32_t))
+        self.num_running -= self.num_leaving
+        for i in range(self.num_leaving):
+            self.end_request(self.leaving[i], TERM_COMPLETED,
+                             self.completion_reason(&self.requests.slots[self.leaving[i]]), -1, -1)
+        return 0
+
+    cdef int32_t completion_reason(self, Request* request) noexcept nogil:
+        return REASON_OUTPUT_LENGTH if request.gen >= request.n_out else REASON_MODEL_LEN
+
+    # -- quiet passes -----------------------------------------------------------------------------
+
+    cdef bint pass_quietly(self, double end_ms, EventBuffer out) except -1 nogil:
+        """End the pass in flight and compute the next one when both are steady decode and nothing else.
+
+        The next pass is as the flavour's `execute` would have it: all requests that run are steady, and nobody can be
+        admitted. A head that was blocked stays so, since decoding takes blocks and gives none back, and what it evicts is
+        at most what the head could have reused. False: not of this kind, nothing changed.
+        """
+        cdef double duration_ms
+        cdef Event* event
+        if (self.num_steady == 0 or self.num_steady != self.num_running or self.end_events.count > 0
+                or not self.quiet_on or self.num_waiting > 0 and not self.head_blocked):
+            return False
+        duration_ms = self.timing.decode_or_nan(self.num_steady, <int64_t>self.lengths.total, self.kv_capacity_tokens)
+        self.budget = self.max_num_batched_tokens
+        # NaN, too, is not larger.
+        if not end_ms + duration_ms > end_ms or not self.steady_step_fits():
+            return False
+        event = out.emplace(EV_QUIET_PASS, end_ms, self.worker, self.rank, NONE)
+        event.x = self.previous_end_ms
+        event.a, event.b, event.c = self.tokens_emitted, self.consecutive_emitters, self.emitters
+        event.d, event.e, event.f = self.prefill_tokens, self.forwards, self.forward_tokens
+        self.before_previous_end_ms = self.previous_end_ms
+        self.previous_end_ms = end_ms
+        self.begin_pass(end_ms)
+        self.preempted = False
+        self.schedule_steady()
+        self.capacity_bound = self.num_waiting > 0
+        self.pass_end_ms = end_ms + duration_ms
+        self.emit_steady()
+        if self.num_leaving > 0:
+            self._end_steady()
+        self.computed = True
+        self.passes_without_gain = 0
+        return True
 
     # -- joining and leaving ----------------------------------------------------------------------
 

@@ -1,12 +1,11 @@
 # A host tier's part in a pass: what is stored, what is loaded, who waits for a copy and which pass does.
 from libc.stdint cimport int32_t, int64_t
 
-from .block_pool cimport POOL_OK, PoolStatus
 from .event_buffer cimport EventBuffer
 from .offload cimport HostTier, Transfer
 from .prefix_index cimport PrefixIndex
 from .request_table cimport Request
-from .sched_policy cimport PolicyScheduler
+from .sched_handoff cimport HandoffScheduler
 
 
 cdef enum TierAnswer:
@@ -29,7 +28,7 @@ cdef struct Hosted:
     int64_t reads_capacity
 
 
-cdef class OffloadScheduler(PolicyScheduler):
+cdef class OffloadScheduler(HandoffScheduler):
     cdef readonly HostTier tier          # None: nothing here is in the way
     cdef PrefixIndex keys                # the tier's
     cdef bint has_tier
@@ -54,15 +53,13 @@ cdef class OffloadScheduler(PolicyScheduler):
     cdef int64_t identities_capacity
 
     cdef int set_tier(self, HostTier tier) except -1
-    cdef int host(self, int32_t slot) except -1 nogil
     cdef void open_tier_pass(self) noexcept nogil
     cdef TierAnswer consult_tier(self, int32_t slot) except? TIER_MISS nogil
     cdef TierAnswer _match(self, int32_t slot, int64_t base) except? TIER_MISS nogil
     cdef TierAnswer _load(self, int32_t slot, int64_t base, int64_t matched) except? TIER_MISS nogil
     cdef int64_t _promised(self) noexcept nogil
     cdef int set_aside_for_copy(self, int32_t slot, bint is_aside) except -1 nogil
-    cdef int32_t next_aside(self) noexcept nogil
-    cdef PoolStatus acquire_reading(self, const int32_t* hits, int64_t num_hits, int64_t num_fresh) except? POOL_OK nogil
+    cdef int32_t next_in_turn(self, bint* is_aside) noexcept nogil
     cdef int wait_for_store(self, int32_t victim) except -1 nogil
     cdef double close_schedule(self, double now_ms) except -1.0 nogil
     cdef int _offer(self, int32_t slot) except -1 nogil
@@ -77,4 +74,4 @@ cdef class OffloadScheduler(PolicyScheduler):
     cdef int _note_cached(self, Request* request, Hosted* hosted, int64_t first, int64_t end) except -1 nogil
     cdef int _number_blocks(self, int32_t slot) except -1
     cdef int64_t _read_of(self, Request* request, Hosted* hosted, int64_t block) noexcept nogil
-    cdef int _tell(self, EventBuffer out, double at_ms, int32_t request, int step, int64_t number, int64_t blocks, double end_ms) except -1 nogil
+    cdef int _tell_host(self, EventBuffer out, double at_ms, int32_t request, int step, int64_t number, int64_t blocks, double end_ms) except -1 nogil

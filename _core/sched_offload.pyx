@@ -12,18 +12,18 @@ from libc.math cimport INFINITY, NAN
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc, realloc
 
-from .block_pool cimport POOL_EXHAUSTED, POOL_OK
+from .block_pool cimport POOL_EXHAUSTED, POOL_OK, PoolStatus
 from .event_buffer cimport (
-    EV_HOST, HOST_EVICTED, HOST_FENCE, HOST_LOAD_CANCELLED, HOST_LOAD_COMPLETED, HOST_LOAD_SCHEDULED,
+    EV_HOST, HOST_EVICTED, HOST_FENCE, HOST_LOAD_CANCELLED, HOST_LOAD_COMPLETED, HOST_LOAD_RETURNED, HOST_LOAD_SCHEDULED,
     HOST_STORE_COMPLETED, HOST_STORE_PREPARED, HOST_STORE_SUBMITTED, WANT_KV, Event,
 )
 from .offload cimport STORE_PRESENT, STORE_RETRY
 from .prefix_index cimport PrefixIndex
-from .scheduler cimport Scheduler
-from .types cimport NONE, PRIVATE, STATUS_WAITING, SUBMIT_OK, Terms, ceil_div
+from .sched_handoff cimport HandoffScheduler
+from .types cimport NONE, PRIVATE, STATUS_WAITING, ceil_div
 
 
-cdef class OffloadScheduler(PolicyScheduler):
+cdef class OffloadScheduler(HandoffScheduler):
     def __dealloc__(self):
         cdef int32_t i
         for i in range(self.hosted_capacity):
@@ -44,18 +44,12 @@ cdef class OffloadScheduler(PolicyScheduler):
 
     # -- what is known of a request ---------------------------------------------------------------
 
-    cdef int submit(self, int32_t ordinal, int64_t n_in, int64_t n_out, const uint64_t* hash_ids, int64_t num_hash_ids,
-                    const Terms* terms) except -1 nogil:
-        cdef int result = Scheduler.submit(self, ordinal, n_in, n_out, hash_ids, num_hash_ids, terms)
-        if self.has_tier and result == SUBMIT_OK:
-            self.host(self.requests.find(ordinal))
-        return result
-
-    cdef int host(self, int32_t slot) except -1 nogil:
-        """Begin to know a request that was just submitted."""
+    cdef int note_request(self, int32_t slot) except -1 nogil:
         cdef Hosted* grown
         cdef int32_t i
         cdef int64_t capacity
+        if not self.has_tier:
+            return 0
         self.stalled = False
         if slot >= self.hosted_capacity:
             capacity = max(64, 2 * <int64_t>slot)
@@ -135,7 +129,7 @@ cdef class OffloadScheduler(PolicyScheduler):
 
     cdef int give_up(self, int32_t slot) except -1 nogil:
         cdef Hosted* hosted
-        PolicyScheduler.give_up(self, slot)
+        HandoffScheduler.give_up(self, slot)
         if self.has_tier:
             hosted = &self.hosted[slot]
             if hosted.path_length > 0:
@@ -145,15 +139,18 @@ cdef class OffloadScheduler(PolicyScheduler):
 
     # -- blocks that are still being copied out ---------------------------------------------------
 
-    cdef PoolStatus acquire_reading(self, const int32_t* hits, int64_t num_hits, int64_t num_fresh) except? POOL_OK nogil:
-        """As BlockPool.acquire; `fresh_reads` then says which store still reads each private block.
+    cdef PoolStatus acquire(self, int64_t num_hits, int64_t num_fresh) except? POOL_OK nogil:
+        """As HandoffScheduler.acquire; `fresh_reads` then says which store still reads each private block.
 
         Evicted blocks come first, the last one evicted before the others, then empty ones, the last one emptied first.
         """
+        cdef const int32_t* hits = self.hit_copies
         cdef int64_t missing = num_fresh - self.pool.num_free
         cdef int64_t i
         cdef int64_t inactive_hits = 0
         cdef int32_t copy
+        if not self.has_tier:
+            return self.pool.acquire(hits, num_hits, num_fresh)
         for i in range(num_hits):
             if self.pool.copies[hits[i]].ref_count == 0:
                 inactive_hits += 1
@@ -197,7 +194,7 @@ cdef class OffloadScheduler(PolicyScheduler):
         return 0
 
     cdef int64_t append_blocks(self, Request* request, int64_t num_hits, int64_t num_fresh) except -1 nogil:
-        cdef int64_t length = PolicyScheduler.append_blocks(self, request, num_hits, num_fresh)
+        cdef int64_t length = HandoffScheduler.append_blocks(self, request, num_hits, num_fresh)
         cdef Hosted* hosted
         cdef int64_t* grown
         cdef int64_t i
@@ -224,19 +221,19 @@ cdef class OffloadScheduler(PolicyScheduler):
                     self.num_private -= 1
                     self.free_reads[self.num_free_reads] = hosted.reads[i]
                     self.num_free_reads += 1
-        PolicyScheduler.release_blocks(self, request)
+        HandoffScheduler.release_blocks(self, request)
 
     cdef int finalise(self, Request* request, int64_t before, int64_t after) except -1 nogil:
         cdef Hosted* hosted
         cdef int64_t first = before // self.block_size
         cdef int64_t end = after // self.block_size
         if not self.has_tier:
-            return PolicyScheduler.finalise(self, request, before, after)
+            return HandoffScheduler.finalise(self, request, before, after)
         hosted = &self.hosted[request - self.requests.slots]
         # Blocks that are cached already keep what is known of their copy.
         while first < end and request.table[first] != PRIVATE:
             first += 1
-        PolicyScheduler.finalise(self, request, before, after)
+        HandoffScheduler.finalise(self, request, before, after)
         return self._note_cached(request, hosted, first, end)
 
     cdef int _note_cached(self, Request* request, Hosted* hosted, int64_t first, int64_t end) except -1 nogil:
@@ -276,9 +273,21 @@ cdef class OffloadScheduler(PolicyScheduler):
         self.started_load = self.looks_again = False
         self.num_promised = -1
 
-    cdef int32_t next_aside(self) noexcept nogil:
-        """Of those set aside, who is tried next in this pass; NONE when the queue is next."""
-        return self.aside[self.aside_at] if self.aside_at < self.num_aside else NONE
+    cdef int32_t next_in_turn(self, bint* is_aside) noexcept nogil:
+        """Who is tried next in this pass: those set aside go before the queue; NONE when it is over."""
+        cdef bint gated = self.gates_fresh()
+        is_aside[0] = False
+        if self.has_tier:
+            if self.budget == 0:
+                return NONE
+            while self.aside_at < self.num_aside and gated and not self.hosted[self.aside[self.aside_at]].loaded:
+                self.aside_at += 1
+            if self.aside_at < self.num_aside:
+                is_aside[0] = True
+                return self.aside[self.aside_at]
+        if not self.any_candidate():
+            return NONE
+        return self.first_materialised() if gated else self.candidate()
 
     cdef TierAnswer consult_tier(self, int32_t slot) except? TIER_MISS nogil:
         """What the tier says to a waiting request that may be admitted as far as its lengths go."""
@@ -332,7 +341,7 @@ cdef class OffloadScheduler(PolicyScheduler):
         if (blocks - self.active_cached_tokens // self.block_size
                 > self.pool.num_blocks - self.pool.active() - self._promised()):
             return TIER_WAIT
-        if self.acquire_reading(self.hit_copies, base, matched) != POOL_OK:
+        if self.acquire(base, matched) != POOL_OK:
             return TIER_WAIT
         if self.pool.num_removed > 0:
             self.publish_removed()
@@ -346,7 +355,7 @@ cdef class OffloadScheduler(PolicyScheduler):
         self.num_loading += 1
         self.num_promised += blocks - request.table_length
         self.started_load = True
-        self._tell(self.start_events, self.pass_start_ms, request.ordinal, HOST_LOAD_SCHEDULED, load.number, matched,
+        self._tell_host(self.start_events, self.pass_start_ms, request.ordinal, HOST_LOAD_SCHEDULED, load.number, matched,
                    load.end_ms)
         return TIER_ASIDE
 
@@ -390,7 +399,7 @@ cdef class OffloadScheduler(PolicyScheduler):
         fence_ms = self.tier.store_end_ms(self.fence)
         if not fence_ms > now_ms:
             return now_ms
-        self._tell(self.start_events, now_ms, NONE, HOST_FENCE, NONE, 0, fence_ms)
+        self._tell_host(self.start_events, now_ms, NONE, HOST_FENCE, NONE, 0, fence_ms)
         return fence_ms
 
     cdef int _offer(self, int32_t slot) except -1 nogil:
@@ -418,14 +427,14 @@ cdef class OffloadScheduler(PolicyScheduler):
             return 0
         hosted.store = store
         if self.tier.num_evicted > 0:
-            self._tell(self.start_events, self.pass_start_ms, NONE, HOST_EVICTED, NONE, self.tier.num_evicted, NAN)
+            self._tell_host(self.start_events, self.pass_start_ms, NONE, HOST_EVICTED, NONE, self.tier.num_evicted, NAN)
         for i in range(first, end):
             if self.tier.is_stored_by(self._key_of(hosted, i), store):
                 if request.table[i] == PRIVATE:
                     hosted.reads[i] = store
                 else:
                     self.copy_reads[request.table[i]] = store
-        self._tell(self.start_events, self.pass_start_ms, request.ordinal, HOST_STORE_PREPARED, self.tier.next_number - 1,
+        self._tell_host(self.start_events, self.pass_start_ms, request.ordinal, HOST_STORE_PREPARED, self.tier.next_number - 1,
                    self.tier.num_stored(), NAN)
         self._touch_all(hosted)
         return 0
@@ -444,9 +453,12 @@ cdef class OffloadScheduler(PolicyScheduler):
             slot = self.aside[i]
             if self.hosted[slot].loaded:
                 # Blocks wait for blocks: the last to come in gives its own back and asks again.
+                self._tell_host(self.start_events, self.pass_start_ms, self.requests.slots[slot].ordinal, HOST_LOAD_RETURNED,
+                                NONE, self.requests.slots[slot].table_length, NAN)
                 self.release_blocks(&self.requests.slots[slot])
                 self.requests.slots[slot].alloc = 0
                 self.hosted[slot].loaded = False
+                self.handoffs.generation += 1
                 return True
         return False
 
@@ -467,10 +479,10 @@ cdef class OffloadScheduler(PolicyScheduler):
             self.stalled = False
             self.looks_again = True
             if done.slot == NONE:
-                self._tell(out, at_ms, done.request, HOST_STORE_COMPLETED, done.number, done.num_entries, done.end_ms)
+                self._tell_host(out, at_ms, done.request, HOST_STORE_COMPLETED, done.number, done.num_entries, done.end_ms)
             else:
                 self._activate(done.slot)
-                self._tell(out, at_ms, done.request, HOST_LOAD_COMPLETED, done.number, done.num_entries, done.end_ms)
+                self._tell_host(out, at_ms, done.request, HOST_LOAD_COMPLETED, done.number, done.num_entries, done.end_ms)
         out.extend(self.kv_events, at_ms)
         self.kv_events.reset()
         return 0
@@ -487,7 +499,7 @@ cdef class OffloadScheduler(PolicyScheduler):
 
     cdef int publish_end(self, EventBuffer out, double end_ms) except -1 nogil:
         cdef Transfer* store
-        PolicyScheduler.publish_end(self, out, end_ms)
+        HandoffScheduler.publish_end(self, out, end_ms)
         if not self.has_tier:
             return 0
         self.end_copies(out, end_ms)
@@ -495,7 +507,7 @@ cdef class OffloadScheduler(PolicyScheduler):
             store = self.tier.next_to_submit(end_ms)
             if store is NULL:
                 break
-            self._tell(out, end_ms, store.request, HOST_STORE_SUBMITTED, store.number, store.num_entries, store.end_ms)
+            self._tell_host(out, end_ms, store.request, HOST_STORE_SUBMITTED, store.number, store.num_entries, store.end_ms)
         return self.end_copies(out, end_ms)
 
     cdef int cancel(self, int32_t ordinal, bint discard, double now_ms, EventBuffer out, bint* suppressed) except -1 nogil:
@@ -508,33 +520,36 @@ cdef class OffloadScheduler(PolicyScheduler):
             self.num_loading -= 1
             self.hosted[slot].load = NONE
         self.stalled = False
-        cdef int result = PolicyScheduler.cancel(self, ordinal, discard, now_ms, out, suppressed)
+        cdef int result = HandoffScheduler.cancel(self, ordinal, discard, now_ms, out, suppressed)
         if load.num_entries > 0:
-            self._tell(out, now_ms, ordinal, HOST_LOAD_CANCELLED, load.number, load.num_entries, load.end_ms)
+            self._tell_host(out, now_ms, ordinal, HOST_LOAD_CANCELLED, load.number, load.num_entries, load.end_ms)
         return result
 
-    cdef bint runnable(self) noexcept nogil:
+    cdef bint has_work(self) noexcept nogil:
         """Somebody runs or may be tried, and not only to find again that all must wait for copies."""
         cdef int64_t held = self.num_running + self.num_waiting + self.num_aside
         return not self.stalled and (held > self.num_loading or self.looks_again and held > 0)
 
     cdef bint joins(self) noexcept nogil:
         """A rank that stands still looks again when others start a pass, unless it has set aside all that wait."""
-        return self.runnable() or self.has_tier and self.num_waiting > 0
+        return self.has_work() or self.has_tier and self.num_waiting > 0
 
-    cdef int _tell(self, EventBuffer out, double at_ms, int32_t request, int step, int64_t number, int64_t blocks,
+    cdef bint holds_any(self) noexcept nogil:
+        return HandoffScheduler.holds_any(self) or self.num_aside > 0
+
+    cdef int _tell_host(self, EventBuffer out, double at_ms, int32_t request, int step, int64_t number, int64_t blocks,
                    double end_ms) except -1 nogil:
         cdef Event* event = out.emplace(EV_HOST, at_ms, self.worker, self.rank, request)
         event.a, event.b, event.c, event.x = step, number, blocks, end_ms
         return 0
 
     def check(self):
-        """As PolicyScheduler.check, and what is known of copies against the tier."""
+        """As HandoffScheduler.check, and what is known of copies against the tier."""
         cdef int64_t i, j
         cdef int64_t private_blocks = 0
         cdef int64_t loading = 0
         cdef int32_t slot
-        PolicyScheduler.check(self)
+        HandoffScheduler.check(self)
         if not self.has_tier:
             return
         self.tier.check()

@@ -31,5 +31,8 @@ class VllmScheduler(OffloadScheduler):
         asks_prompt_tokens: bool = False,
         policy: SchedulingPolicy | None = None,
         calendar: bool = True,
+        knows_outputs: bool = False,
+        free_prefill: bool = False,
+        free_decode: bool = False,
         tier: HostTier | None = None,
     ) -> None: ...

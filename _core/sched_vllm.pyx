@@ -17,7 +17,7 @@ from .block_pool cimport POOL_OK, BlockPool
 from .chacha cimport chacha_next_u64, chacha_seed
 from .event_buffer cimport (
     EV_ADMISSION, EV_PREEMPTION, EV_RANK_START, REASON_BURST_OVER_POOL, REASON_GROWTH_OVER_POOL,
-    REASON_MODEL_LEN, REASON_OUTPUT_LENGTH, REASON_PROMPT_OVER_BUDGET, REASON_PROMPT_OVER_MODEL_LEN,
+    REASON_PROMPT_OVER_BUDGET, REASON_PROMPT_OVER_MODEL_LEN,
     REASON_PROMPT_OVER_POOL, TERM_COMPLETED, TERM_FAILED, TERM_REJECTED, WANT_KV, WANT_PREFILL, WANT_TOKENS, Event,
 )
 from .offload cimport HostTier
@@ -25,19 +25,12 @@ from .policy cimport SchedulingPolicy
 from .prefix_index cimport PrefixIndex
 from .sched_offload cimport TIER_ASIDE, TIER_LOADED, TIER_MISS, TIER_WAIT, OffloadScheduler, TierAnswer
 from .timing cimport TimingModel
-from .types cimport BLOCKED, NONE, SCHEDULED, SELF_PREEMPTED, STATUS_PREEMPTED, STATUS_RUNNING, STATUS_WAITING, ceil_div
+from .types cimport (
+    BLOCKED, NONE, SCHEDULED, SELF_PREEMPTED, STATUS_MATERIALISED, STATUS_PREEMPTED, STATUS_RUNNING, STATUS_WAITING,
+    ceil_div, limit_of,
+)
 
 from .types import EngineError, LivelockError
-
-cdef enum:
-    # Far above any legal chain: a rank that preempts so often without a token or an end moves in a circle.
-    MAX_PASSES_WITHOUT_GAIN = 1_000_000
-    # Preempting passes without a token under multi-token prediction before the victim of the next one fails.
-    MAX_FRUITLESS_BURSTS = 1000
-
-
-cdef int64_t _limit(object value) except -1:
-    return INT64_MAX if value is None else min(value, INT64_MAX)
 
 
 @cython.final
@@ -54,6 +47,9 @@ cdef class VllmScheduler(OffloadScheduler):
             tokens of prompts, too, at positions -input_tokens to -1; otherwise they are taken from the hash ids.
         policy: who goes first, who is preempted, who may enter (sched_policy); None is first come, first served.
         tier: host memory of this rank (sched_offload); None is none. It needs prefix caching and xxh3, and no drafts.
+        knows_outputs: hash ids stand for engine blocks and go on behind the prompt (prefix_index).
+        free_prefill, free_decode: prompt tokens that are computed, tokens that are generated take no time: a worker with a
+            role never pays for the other one, as on the reference.
         calendar: skip requests about which nothing changes (sched_calendar); False goes request by request.
         The rest as in the engine configuration; None means unlimited.
     """
@@ -62,21 +58,26 @@ cdef class VllmScheduler(OffloadScheduler):
                  TimingModel timing not None, int32_t want=0, max_num_seqs=256, max_num_batched_tokens=8192,
                  max_model_len=None, bint enable_prefix_caching=True, bint enable_chunked_prefill=True,
                  str preemption_mode="lifo", accept_rates=(), uint64_t sampler_seed=0, block_tokens=None, xxh3=None,
-                 bint asks_prompt_tokens=False, SchedulingPolicy policy=None, bint calendar=True, HostTier tier=None):
+                 bint asks_prompt_tokens=False, SchedulingPolicy policy=None, bint calendar=True,
+                 bint knows_outputs=False, bint free_prefill=False, bint free_decode=False, HostTier tier=None):
         cdef Py_ssize_t i
         if preemption_mode not in ("lifo", "fifo"):
             raise ValueError(f"unknown preemption_mode {preemption_mode!r}")
         if len(accept_rates) > MAX_DRAFTS:
             raise ValueError(f"at most {MAX_DRAFTS} accept rates, got {len(accept_rates)}")
         self.worker, self.rank, self.want, self.timing = worker, rank, want, timing
-        self.max_num_seqs = _limit(max_num_seqs)
-        self.max_num_batched_tokens = _limit(max_num_batched_tokens)
-        self.max_model_len = _limit(max_model_len)
+        self.max_num_seqs = limit_of(max_num_seqs)
+        self.max_num_batched_tokens = limit_of(max_num_batched_tokens)
+        self.max_model_len = limit_of(max_model_len)
         self.block_size = block_size
         self.kv_capacity_tokens = <uint64_t>(int(num_gpu_blocks) * block_size % (1 << 64))
         self.prefix_caching, self.chunked_prefill = enable_prefix_caching, enable_chunked_prefill
+        self.free_prefill, self.free_decode = free_prefill, free_decode
         self.preempt_first = preemption_mode == "fifo"
+        if knows_outputs and trace_block_size != block_size:
+            raise ValueError("hash ids of outputs stand for engine blocks")
         self.index = PrefixIndex(block_size, trace_block_size)
+        self.index.knows_outputs = knows_outputs
         self.pool = BlockPool(self.index, min(num_gpu_blocks, INT64_MAX // 4))
         if want & WANT_KV:
             if block_tokens is None or xxh3 is None:
@@ -96,6 +97,7 @@ cdef class VllmScheduler(OffloadScheduler):
         # Records about single tokens or blocks, and copies, need every request touched in its order.
         if calendar and self.num_drafts == 0 and not self.has_tier and not want & (WANT_KV | WANT_TOKENS):
             self.enable_calendar()
+        self.quiet_on = want == 0 and not self.has_policy and not self.has_tier
 
     def __dealloc__(self):
         free(self.ready)
@@ -129,7 +131,7 @@ cdef class VllmScheduler(OffloadScheduler):
         self.measure_pass(self.lengths, self.num_steady)
         if self.has_tier:
             end_ms = self.close_schedule(now_ms)
-        if self.prefill_requests > 0:
+        if self.prefill_requests > 0 and not self.free_prefill:
             end_ms += self.timing.prefill_ms(self.prefill_requests, self.prefill_isl_sum // self.prefill_requests,
                                              self.prefill_prefix_sum // self.prefill_requests)
         self.collect_ready()
@@ -139,8 +141,8 @@ cdef class VllmScheduler(OffloadScheduler):
             self.finish_tokens(end_ms)
         for i in range(self.num_rejected):
             self.end_request(self.rejected[2 * i], TERM_REJECTED, self.rejected[2 * i + 1],
-                             self._needed(self.rejected[2 * i], self.rejected[2 * i + 1]),
-                             self._available(self.rejected[2 * i + 1]))
+                             self.needed_for(self.rejected[2 * i], self.rejected[2 * i + 1]),
+                             self.available_for(self.rejected[2 * i + 1]))
         self.num_rejected = 0
         if self.num_scheduled == 0 and not self.preempted and self.end_events.count == 0:
             if not self.has_tier or not self.stands_by():
@@ -149,6 +151,8 @@ cdef class VllmScheduler(OffloadScheduler):
         event.a, event.b, event.x = self.num_scheduled, self.tokens_scheduled, self.pass_end_ms
         self.effect_free = (self.pass_end_ms <= now_ms and self.num_scheduled == 0 and not self.preempted
                             and self.end_events.count == 0 and not self.started_load)
+        if self.effect_free:
+            self.stall_if_waiting()
         self.computed = True
         if self.end_events.count > 0 or self.tokens_emitted > 0:
             self.passes_without_gain = 0
@@ -180,49 +184,23 @@ cdef class VllmScheduler(OffloadScheduler):
     cdef int run_waiting(self, bint defer_prefill) except -1 nogil:
         """Step B: strictly in order; a head that has to wait blocks everybody behind it."""
         cdef int32_t slot
-        cdef int64_t length, need, budget_before
+        cdef int64_t budget_before
         cdef bint is_aside
-        cdef TierAnswer answer
-        cdef Request* request
-        if self.preempted or self.num_running >= self.max_num_seqs or self.num_waiting + self.num_aside == 0:
+        cdef int verdict
+        self.head_blocked = self.num_running >= self.max_num_seqs
+        if self.preempted or self.head_blocked or self.num_waiting + self.num_aside == 0:
             return 0
         self.open_queue()
         # An admission itself may preempt: what a look-up counts as held may not be what is reused of it.
         while not self.preempted and self.num_running < self.max_num_seqs:
-            slot = NONE
-            if self.has_tier:
-                if self.budget == 0:
-                    break
-                slot = self.next_aside()
-            is_aside = slot != NONE
-            if not is_aside:
-                if not self.any_candidate():
-                    break
-                slot = self.candidate()
-            request = &self.requests.slots[slot]
-            length = request.n_in + request.gen
-            if request.n_in >= self.max_model_len:
-                self.reject(slot, REASON_PROMPT_OVER_MODEL_LEN, is_aside)
-                continue
-            answer = self.consult_tier(slot) if self.has_tier else TIER_MISS
-            if answer == TIER_ASIDE:
-                self.set_aside_for_copy(slot, is_aside)
-                continue
-            if request.status == STATUS_WAITING and ceil_div(length, self.block_size) > self.pool.num_blocks:
-                self.reject(slot, REASON_PROMPT_OVER_POOL, is_aside)
-                continue
-            if not is_aside:
-                self.tell_order(slot)
-            if answer == TIER_WAIT:
+            slot = self.next_in_turn(&is_aside)
+            if slot == NONE:
                 break
-            if answer != TIER_LOADED:
-                self.look_up(request)
-                self.cap_reuse(request, request.n_out - request.gen > 0, self.num_drafts > 0)
-            need = ceil_div(length, self.block_size) - self.active_cached_tokens // self.block_size
-            if need > self.pool.num_blocks - self.pool.active():
+            verdict = self.consider(slot, is_aside, defer_prefill)
+            if verdict == ENTRY_WAITS:
                 break
-            if defer_prefill and length - self.cached_tokens > 1:
-                break
+            if verdict == ENTRY_PASSED_OVER:
+                continue
             if not self.admits(slot):
                 if is_aside:
                     self.num_vetoed -= 1     # it stands outside of the order
@@ -233,7 +211,42 @@ cdef class VllmScheduler(OffloadScheduler):
                 break
             if self.budget == budget_before and self.budget == 0:
                 break
+        if self.num_running >= self.max_num_seqs:
+            self.head_blocked = True
         return 0
+
+    cdef int consider(self, int32_t slot, bint is_aside, bint defer_prefill) except -1 nogil:
+        """Whether the next in turn may enter (`Entry`); what it may reuse is looked up then."""
+        cdef Request* request = &self.requests.slots[slot]
+        cdef int64_t length = request.n_in + request.gen
+        cdef int64_t need
+        cdef TierAnswer answer = TIER_MISS
+        if request.n_in >= self.max_model_len:
+            self.reject(slot, REASON_PROMPT_OVER_MODEL_LEN, is_aside)
+            return ENTRY_PASSED_OVER
+        if self.has_tier and request.status != STATUS_MATERIALISED:
+            answer = self.consult_tier(slot)
+            if answer == TIER_ASIDE:
+                self.set_aside_for_copy(slot, is_aside)
+                return ENTRY_PASSED_OVER
+        if request.status == STATUS_WAITING and ceil_div(length, self.block_size) > self.pool.num_blocks:
+            self.reject(slot, REASON_PROMPT_OVER_POOL, is_aside)
+            return ENTRY_PASSED_OVER
+        if not is_aside:
+            self.tell_order(slot)
+        if request.status == STATUS_MATERIALISED:
+            self.cached_tokens = 0       # it has its blocks
+            return ENTRY_OPEN
+        if answer == TIER_WAIT:
+            return ENTRY_WAITS
+        if answer != TIER_LOADED:
+            self.look_up(request)
+            self.cap_reuse(request, request.n_out - request.gen > 0, self.num_drafts > 0)
+        need = ceil_div(length, self.block_size) - self.active_cached_tokens // self.block_size
+        if need > self.pool.num_blocks - self.pool.active():
+            self.head_blocked = True
+            return ENTRY_WAITS
+        return ENTRY_WAITS if defer_prefill and length - self.cached_tokens > 1 else ENTRY_OPEN
 
     cdef int admit(self, int32_t slot, bint is_aside) except -1 nogil:
         """Schedule a waiting request and, if it could be, take it into running; returns a ScheduleResult."""
@@ -242,8 +255,8 @@ cdef class VllmScheduler(OffloadScheduler):
         cdef int result = self.schedule(slot, True)
         if result != SCHEDULED:
             return result
-        if self.preempted or is_aside:
-            self._take_out(slot)     # victims stand before it now
+        if self.preempted or is_aside or slot != self.candidate():
+            self._take_out(slot)     # others stand before it
         else:
             self.pop_waiting()
         self.push_running(slot)
@@ -306,8 +319,7 @@ cdef class VllmScheduler(OffloadScheduler):
     cdef int take_blocks(self, int32_t slot, int64_t num_hits, int64_t num_fresh) except -1 nogil:
         """Acquire blocks, preempting until they are there or the request preempted itself."""
         cdef int64_t i
-        while (self.acquire_reading(self.hit_copies, num_hits, num_fresh) if self.has_tier
-               else self.pool.acquire(self.hit_copies, num_hits, num_fresh)) != POOL_OK:
+        while self.acquire(num_hits, num_fresh) != POOL_OK:
             if self.num_running == 0:
                 with gil:
                     raise EngineError(f"request {self.requests.slots[slot].ordinal}: admitted, but the pool has no room")
@@ -340,6 +352,7 @@ cdef class VllmScheduler(OffloadScheduler):
         request.status = STATUS_PREEMPTED
         request.computed = request.alloc = 0
         request.num_preemptions += 1
+        self.handoffs.generation += 1
         self.release_blocks(request)
         if self.has_tier:
             self.wait_for_store(slot)
@@ -415,7 +428,7 @@ cdef class VllmScheduler(OffloadScheduler):
             if request.gen > 0 or request.work_prompt == 0:
                 batch += 1
                 active += request.n_in + request.gen
-        if batch > 0:
+        if batch > 0 and not self.free_decode:
             end_ms += self.timing.decode_ms(batch, active, self.kv_capacity_tokens)
         self.pass_end_ms = end_ms
         if self.num_steady > 0:
@@ -432,24 +445,6 @@ cdef class VllmScheduler(OffloadScheduler):
         self.join_steady()
         return 0
 
-    cdef int _end_steady(self) except -1 nogil:
-        """End the steady requests that have got their last token, in order of running."""
-        cdef int64_t i
-        cdef int64_t prefix = self.num_steady
-        cdef int64_t kept = 0
-        for i in range(self.num_leaving):
-            self.leave_steady(self.leaving[i], False)
-        for i in range(prefix):
-            if self.requests.slots[self.running[i]].steady:
-                self.running[kept] = self.running[i]
-                kept += 1
-        memmove(&self.running[kept], &self.running[prefix], (self.num_running - prefix) * sizeof(int32_t))
-        self.num_running -= self.num_leaving
-        for i in range(self.num_leaving):
-            self.end_request(self.leaving[i], TERM_COMPLETED,
-                             self.completion_reason(&self.requests.slots[self.leaving[i]]), -1, -1)
-        return 0
-
     cdef int _leave_running(self, int32_t slot, int32_t status, int32_t reason, int64_t needed, int64_t available) except -1 nogil:
         cdef int64_t i
         for i in range(self.num_steady, self.num_running):
@@ -458,9 +453,6 @@ cdef class VllmScheduler(OffloadScheduler):
                 memmove(&self.running[i], &self.running[i + 1], (self.num_running - i) * sizeof(int32_t))
                 break
         return self.end_request(slot, status, reason, needed, available)
-
-    cdef int32_t completion_reason(self, Request* request) noexcept nogil:
-        return REASON_OUTPUT_LENGTH if request.gen >= request.n_out else REASON_MODEL_LEN
 
     # -- multi-token prediction -------------------------------------------------------------------
 
@@ -476,7 +468,7 @@ cdef class VllmScheduler(OffloadScheduler):
         for i in range(self.num_ready):
             request = &self.requests.slots[self.ready[i]]
             active += request.n_in + request.gen
-        if self.num_ready > 0:
+        if self.num_ready > 0 and not self.free_decode:
             end_ms += self.timing.decode_ms(self.num_ready, active, self.kv_capacity_tokens)
         self.pass_end_ms = end_ms
         for i in range(self.num_ready):
@@ -521,7 +513,8 @@ cdef class VllmScheduler(OffloadScheduler):
             if self.num_ready == 0 or self.pool.acquire(NULL, 0, needed) == POOL_OK:
                 break
             if self.fail_hopeless_bursts() == 0:
-                if self.passes_without_gain >= MAX_FRUITLESS_BURSTS:
+                if self.passes_without_gain >= (
+                        MAX_FRUITLESS_BURSTS_HELD if self.handoffs.waits_outside() else MAX_FRUITLESS_BURSTS):
                     self._leave_running(self.running[0 if self.preempt_first else self.num_running - 1], TERM_FAILED,
                                         REASON_BURST_OVER_POOL, self.pool.active() + needed, self.pool.num_blocks)
                 else:
@@ -584,9 +577,12 @@ cdef class VllmScheduler(OffloadScheduler):
         cdef int32_t slot
         cdef Request* request
         cdef int64_t blocks
-        if self.num_waiting + self.num_aside == 0 or self.num_running > 0:
+        if self.num_waiting + self.num_aside == 0 or self.num_running > 0 or self.gates_fresh():
             return 0
-        self.check_not_stuck()
+        if not self.handoffs.waits_outside():
+            self.check_not_stuck()
+        if self.num_aside == 0 and not self.any_candidate():
+            return 0
         slot = self.aside[0] if self.num_aside > 0 else self.candidate()
         request = &self.requests.slots[slot]
         blocks = ceil_div(request.n_in + request.gen, self.block_size)

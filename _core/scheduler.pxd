@@ -2,6 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from .event_buffer cimport Event, EventBuffer
+from .lanes cimport Envelope
 from .request_table cimport RequestTable
 from .timing cimport TimingModel
 from .types cimport Terms
@@ -44,7 +45,6 @@ cdef class Scheduler:
     cdef int32_t* aside                  # (aside_capacity,) waiting requests that go before the queue, owned (sched_offload)
     cdef int64_t num_aside
     cdef int64_t aside_capacity
-    cdef bint stalled                    # the last pass could do nothing until a background copy ends
     cdef bint works_behind               # it has background work with deadlines of its own
     cdef Moments queued                  # prompt lengths of requests that were never preempted
     cdef Moments queued_decode           # known lengths of preempted ones
@@ -58,6 +58,7 @@ cdef class Scheduler:
     cdef bint executed                   # this rank took part in the group pass in flight (or in one that failed)
     cdef bint computed                   # that pass is computed to its end: tokens are given
     cdef bint effect_free                # it changed nothing
+    cdef bint head_blocked               # it left a head of waiting that cannot be admitted until a request leaves
     cdef int64_t num_scheduled
     cdef int64_t tokens_scheduled
     cdef int64_t tokens_emitted
@@ -76,15 +77,21 @@ cdef class Scheduler:
     # The seam: what a flavour decides.
     cdef int execute(self, double now_ms, bint defer_prefill) except -1 nogil
     cdef bint wants_deferral(self) noexcept nogil
+    cdef bint pass_quietly(self, double end_ms, EventBuffer out) except -1 nogil
     cdef int give_up(self, int32_t slot) except -1 nogil
     cdef int detach(self, int32_t slot) except -1 nogil
     cdef int detach_all(self) except -1 nogil
-    cdef bint covers(self, int64_t n_in, int64_t num_hash_ids) noexcept nogil
+    cdef bint covers(self, int64_t n_in, int64_t n_out, int64_t num_hash_ids) noexcept nogil
     cdef int publish_unqueued_cuts(self, EventBuffer out, double now_ms) except -1 nogil
-    cdef bint runnable(self) noexcept nogil
-    cdef bint joins(self) noexcept nogil
     cdef double next_internal_ms(self) noexcept nogil
     cdef int process_internal(self, double now_ms, EventBuffer out) except -1 nogil
+    cdef int note_request(self, int32_t slot) except -1 nogil
+    cdef bint has_work(self) noexcept nogil
+    cdef bint joins(self) noexcept nogil
+    cdef bint holds_any(self) noexcept nogil
+    cdef int hand_off(self, Envelope* envelope, double now_ms, bint in_pass, EventBuffer out) except -1 nogil
+    cdef int after_cancel(self, double now_ms, EventBuffer out) except -1 nogil
+    cdef int close_pass(self, EventBuffer out, double end_ms) except -1 nogil
     cdef int64_t active_blocks(self) noexcept nogil
     cdef int64_t inactive_blocks(self) noexcept nogil
     # Shared.
@@ -93,7 +100,6 @@ cdef class Scheduler:
     cdef int publish_end(self, EventBuffer out, double end_ms) except -1 nogil
     cdef int publish_gauges(self, EventBuffer out, double now_ms, int64_t queued, bint telemetry_only) except -1 nogil
     cdef int publish_cuts(self, EventBuffer out, double now_ms) except -1 nogil
-    cdef bint has_work(self) noexcept nogil
     cdef void begin_pass(self, double now_ms) noexcept nogil
     cdef int64_t remaining(self, int32_t slot) noexcept nogil
     cdef int emit(self, int32_t slot, int64_t gen_before, double end_ms, int64_t excess) except -1 nogil

@@ -15,7 +15,7 @@ from .event_buffer cimport (
     REASON_CLIENT, RES_APPLIED, RES_NOOP, TERM_CANCELLED, WANT_FPM, WANT_TOKENS, Event,
 )
 from .request_table cimport Request
-from .types cimport NONE, STATUS_WAITING, SUBMIT_ACTIVE, SUBMIT_BAD_PROMPT, SUBMIT_OK
+from .types cimport APPLY_NO_HANDOFFS, NONE, STATUS_WAITING, SUBMIT_ACTIVE, SUBMIT_BAD_PROMPT, SUBMIT_OK
 
 # A natively ended request leaves its last emission in its terminal record (field e) until the pass is
 # published: a cancellation that discards pending output takes it back.
@@ -69,6 +69,11 @@ cdef class Scheduler:
         """Whether this rank lets prefill wait in a pass in which the group's cadence allows it."""
         return False
 
+    cdef bint pass_quietly(self, double end_ms, EventBuffer out) except -1 nogil:
+        """Show the pass in flight at `end_ms` by one QUIET_PASS record and compute the next one, started there, when neither
+        does anything that others have to see; False: not possible, nothing changed."""
+        return False
+
     cdef int give_up(self, int32_t slot) except -1 nogil:
         """Release whatever blocks and identities the request holds; it is about to be forgotten."""
         with gil:
@@ -82,7 +87,7 @@ cdef class Scheduler:
         """The same for all requests."""
         return 0
 
-    cdef bint covers(self, int64_t n_in, int64_t num_hash_ids) noexcept nogil:
+    cdef bint covers(self, int64_t n_in, int64_t n_out, int64_t num_hash_ids) noexcept nogil:
         """Whether that many hash ids name all tokens of a prompt, where the flavour looks at them."""
         return True
 
@@ -90,13 +95,21 @@ cdef class Scheduler:
         """Cuts of requests that a pass which failed had taken out of the queues and not ended."""
         return 0
 
-    cdef bint runnable(self) noexcept nogil:
-        """Whether a pass could do anything for a request of this rank."""
-        return self.has_work()
+    cdef bint has_work(self) noexcept nogil:
+        """Whether a pass could change anything here."""
+        return self.num_running > 0 or self.num_waiting > 0
 
     cdef bint joins(self) noexcept nogil:
         """Whether it takes part in a pass that another rank begins."""
-        return self.runnable()
+        return self.has_work()
+
+    cdef bint holds_any(self) noexcept nogil:
+        """Whether anything is owned here: requests, or blocks that wait for another worker."""
+        return self.num_running > 0 or self.num_waiting > 0
+
+    cdef int note_request(self, int32_t slot) except -1 nogil:
+        """A request begins to be known."""
+        return 0
 
     cdef double next_internal_ms(self) noexcept nogil:
         """Next deadline of modelled background work [ms]; INFINITY = none."""
@@ -104,6 +117,18 @@ cdef class Scheduler:
 
     cdef int process_internal(self, double now_ms, EventBuffer out) except -1 nogil:
         """Handle background work due by `now_ms`."""
+        return 0
+
+    cdef int hand_off(self, Envelope* envelope, double now_ms, bint in_pass, EventBuffer out) except -1 nogil:
+        """Apply a command about a handoff; returns a CommandStatus. A refusal changes nothing."""
+        return APPLY_NO_HANDOFFS
+
+    cdef int after_cancel(self, double now_ms, EventBuffer out) except -1 nogil:
+        """A request was cancelled outside of a pass."""
+        return 0
+
+    cdef int close_pass(self, EventBuffer out, double end_ms) except -1 nogil:
+        """A pass of the group is over; what this rank does then shows behind its outputs and before its gauges."""
         return 0
 
     cdef int64_t active_blocks(self) noexcept nogil:
@@ -118,11 +143,12 @@ cdef class Scheduler:
                     int64_t num_hash_ids, const Terms* terms) except -1 nogil:
         """Queue a request; returns a SubmitResult. A refusal changes nothing."""
         cdef int32_t slot
-        if n_in < 0 or n_out < 0 or not self.covers(n_in, num_hash_ids):
+        if n_in < 0 or n_out < 0 or not self.covers(n_in, n_out, num_hash_ids):
             return SUBMIT_BAD_PROMPT
         if self.requests.find(ordinal) != NONE:
             return SUBMIT_ACTIVE
         slot = self.requests.add(ordinal, n_in, n_out, hash_ids, num_hash_ids, terms)
+        self.note_request(slot)
         self.push_waiting(slot, False)
         self.passes_without_gain = 0
         return SUBMIT_OK
@@ -234,9 +260,6 @@ cdef class Scheduler:
                 self.forward_tokens -= tokens + (packed >> PACK_EXCESS_SHIFT)
 
     # -- a pass -----------------------------------------------------------------------------------
-
-    cdef bint has_work(self) noexcept nogil:
-        return self.num_running > 0 or self.num_waiting > 0 or self.num_aside > 0
 
     cdef void begin_pass(self, double now_ms) noexcept nogil:
         self.pass_number += 1
@@ -391,6 +414,7 @@ cdef class Scheduler:
         self.before_previous_end_ms = self.previous_end_ms
         self.previous_end_ms = end_ms
         self.executed = False
+        self.close_pass(out, end_ms)
         self.publish_gauges(out, end_ms, 0, False)
         return 0
 

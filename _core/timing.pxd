@@ -29,5 +29,6 @@ cdef class TimingModel:
     cdef object _callback                # .prefill(...) and .decode(...), both -> ms
 
     cdef double prefill_ms(self, int64_t batch_size, int64_t mean_isl, int64_t mean_prefix) except? -1.0 nogil
+    cdef double decode_or_nan(self, int64_t batch_size, int64_t active_kv_tokens, uint64_t total_kv_tokens) noexcept nogil
     cdef double decode_ms(self, int64_t batch_size, int64_t active_kv_tokens, uint64_t total_kv_tokens) except? -1.0 nogil
     cdef double _profile_decode_ms(self, double active, double context) noexcept nogil

@@ -7,7 +7,7 @@ the build forbids fused multiply-add, so equal inputs give equal bits everywhere
 Source: polynomial coefficients and rounding as measured on the reference (engine specification, section 5).
 """
 cimport cython
-from libc.math cimport isfinite
+from libc.math cimport NAN, isfinite
 
 import numpy as np
 
@@ -123,11 +123,10 @@ cdef class TimingModel:
                                   f"{mean_prefix} of them cached")
         return raw
 
-    cdef double decode_ms(self, int64_t batch_size, int64_t active_kv_tokens, uint64_t total_kv_tokens) except? -1.0 nogil:
-        """Scaled duration [ms] of the decode part of a pass that decodes `batch_size` requests."""
+    cdef double decode_or_nan(self, int64_t batch_size, int64_t active_kv_tokens, uint64_t total_kv_tokens) noexcept nogil:
+        """Scaled duration [ms] of the decode part of a pass; NaN when out of range, or a callback would have to be asked."""
         cdef double raw = 0.0
         cdef double use
-        cdef int64_t context = active_kv_tokens // batch_size
         cdef int ok = 1
         if self.kind == TIMING_POLYNOMIAL:
             use = <double>active_kv_tokens / <double>total_kv_tokens
@@ -139,17 +138,28 @@ cdef class TimingModel:
         elif self.kind == TIMING_FIXED:
             raw = self._decode_fixed_ms
         elif self.kind == TIMING_PROFILE:
-            raw = self._profile_decode_ms(<double>active_kv_tokens, <double>context)
+            raw = self._profile_decode_ms(<double>active_kv_tokens, <double>(active_kv_tokens // batch_size))
             if raw < 1.0:
                 raw = 1.0
         else:
-            with gil:
-                raw = self._callback.decode(batch_size, active_kv_tokens, context, total_kv_tokens)
+            return NAN
         raw = mr_scaled_ms(raw, self._decode_ratio, &ok)
-        if not ok:
+        return raw if ok else NAN
+
+    cdef double decode_ms(self, int64_t batch_size, int64_t active_kv_tokens, uint64_t total_kv_tokens) except? -1.0 nogil:
+        """Scaled duration [ms] of the decode part of a pass that decodes `batch_size` requests."""
+        cdef double ms = self.decode_or_nan(batch_size, active_kv_tokens, total_kv_tokens)
+        cdef int ok = 1
+        if ms == ms:
+            return ms
+        if self.kind == TIMING_CALLBACK:
             with gil:
-                raise EngineError(f"decode duration out of range: {batch_size} requests, {active_kv_tokens} tokens")
-        return raw
+                ms = self._callback.decode(batch_size, active_kv_tokens, active_kv_tokens // batch_size, total_kv_tokens)
+            ms = mr_scaled_ms(ms, self._decode_ratio, &ok)
+            if ok:
+                return ms
+        with gil:
+            raise EngineError(f"decode duration out of range: {batch_size} requests, {active_kv_tokens} tokens")
 
     cdef double _profile_decode_ms(self, double active, double context) noexcept nogil:
         """Along the active axis at both columns first, then along the context axis."""

@@ -87,6 +87,8 @@ def build_machine(
     block_tokens: BlockTokens | None = None,
     asks_prompt_tokens: bool = False,
     policy: SchedulingPolicy | None = None,
+    knows_outputs: bool = False,
+    seed_worker: int | None = None,
 ) -> Machine:
     """The machine of one worker, with a scheduler for each of its ranks, publishing into `out`.
 
@@ -96,12 +98,14 @@ def build_machine(
         timing: pass-time model, where several workers share one.
         block_tokens: generated tokens for the hashes of cache events; needed with WANT_KV. asks_prompt_tokens: it knows
             those of prompts, too, at positions below 0.
+        knows_outputs: hash ids stand for engine blocks and go on behind the prompt, for what will be generated.
         policy: who goes first, who is preempted, who may enter; None is first come, first served.
+        seed_worker: number of the worker among those of its kind, where that is not `worker`; seeds are made from it.
 
     Raises:
         ConfigError: not supported, or a profile that cannot be read.
     """
-    config.require_supported()
+    config.require_supported(config.worker_type)
     xxh3 = None
     if block_tokens is not None or config.native_host_offload is not None:
         from xxhash import xxh3_64_intdigest
@@ -124,11 +128,17 @@ def build_machine(
             enable_chunked_prefill=config.enable_chunked_prefill,
             preemption_mode=config.preemption_mode,
             accept_rates=config.aic_nextn_accept_rates,
-            sampler_seed=(config.aic_mtp_seed + worker * config.dp_size + rank) % 2**64,
+            sampler_seed=(
+                config.aic_mtp_seed + (worker if seed_worker is None else seed_worker) * config.dp_size + rank
+            )
+            % 2**64,
             block_tokens=block_tokens,
             asks_prompt_tokens=asks_prompt_tokens,
             xxh3=xxh3,
             policy=policy,
+            knows_outputs=knows_outputs,
+            free_prefill=config.worker_type == "decode",
+            free_decode=config.worker_type == "prefill",
             tier=build_tier(config, trace_block_size),
         )
         for rank in range(config.dp_size)

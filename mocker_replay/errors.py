@@ -91,7 +91,9 @@ class TraceError(MockerReplayError):
 
     exit_code = ExitCode.USAGE
 
-    def __init__(self, faults: Sequence[Fault], omitted: int = 0) -> None:
+    def __init__(self, faults: Sequence[Fault], omitted: int = 0, hint: str = "") -> None:
         self.faults = tuple(faults)
         self.omitted = omitted  # faults beyond the listing limit
-        super().__init__("\n".join(str(fault) for fault in self.faults))
+        self.hint = hint  # what may be behind all of them; "" for nothing
+        lines = [*(str(fault) for fault in self.faults), *([f"hint: {hint}"] if hint else [])]
+        super().__init__("\n".join(lines))

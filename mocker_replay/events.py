@@ -37,7 +37,9 @@ class EventKind(enum.IntEnum):
     INTERNAL_WORK = 20
     CUT = 21
     DECISION = 22
-    HOST = 23
+    QUIET_PASS = 23
+    HANDOFF = 24
+    HOST = 25
 
 
 class HostStep(enum.IntEnum):
@@ -51,6 +53,7 @@ class HostStep(enum.IntEnum):
     LOAD_CANCELLED = 5
     EVICTED = 6
     FENCE = 7
+    LOAD_RETURNED = 8
 
 
 class Decision(enum.IntEnum):
@@ -68,6 +71,12 @@ class CommandKind(enum.IntEnum):
 
     SUBMIT = 0
     CANCEL = 1
+    SUBMIT_PREFILL = 2
+    RELEASE_SOURCE = 3
+    CANCEL_SOURCE = 4
+    RESERVE_DESTINATION = 5
+    ACTIVATE_DESTINATION = 6
+    CANCEL_DESTINATION = 7
 
 
 class CommandResult(enum.IntEnum):
@@ -77,6 +86,7 @@ class CommandResult(enum.IntEnum):
     APPLIED = 1
     NOOP = 2
     REFUSED = 3
+    ACCEPTED = 4
 
 
 class CommandFlag(enum.IntFlag):
@@ -84,6 +94,20 @@ class CommandFlag(enum.IntFlag):
 
     IN_PASS = 1
     SUPPRESSED = 2
+
+
+class HandoffStage(enum.IntEnum):
+    """A fact of a handoff; the text in a log is the name in small letters."""
+
+    SOURCE_HELD = 0
+    DESTINATION_ACCEPTED = 1
+    DESTINATION_RESERVED = 2
+    TRANSFER_STARTED = 3
+    TRANSFER_ENDED = 4
+    DESTINATION_ACTIVATED = 5
+    SOURCE_RELEASED = 6
+    SOURCE_CANCELLED = 7
+    DESTINATION_CANCELLED = 8
 
 
 class TerminalStatus(enum.IntEnum):
@@ -149,6 +173,7 @@ class LogEvent(enum.StrEnum):
     CANCELLATION = "cancellation"
     FAILURE = "failure"
     CUT = "cut"
+    HANDOFF = "handoff"
     COMMAND = "command"
     PASS_START = "pass_start"
     PASS_END = "pass_end"
@@ -161,6 +186,7 @@ class LogEvent(enum.StrEnum):
     LOAD_SCHEDULED = "load_scheduled"
     LOAD_COMPLETED = "load_completed"
     LOAD_CANCELLED = "load_cancelled"
+    LOAD_RETURNED = "load_returned"
     HOST_EVICTION = "host_eviction"
     FENCE = "fence"
     FOOTER = "footer"
@@ -180,6 +206,7 @@ HOST_EVENTS: dict[HostStep, LogEvent] = {
     HostStep.LOAD_SCHEDULED: LogEvent.LOAD_SCHEDULED,
     HostStep.LOAD_COMPLETED: LogEvent.LOAD_COMPLETED,
     HostStep.LOAD_CANCELLED: LogEvent.LOAD_CANCELLED,
+    HostStep.LOAD_RETURNED: LogEvent.LOAD_RETURNED,
     HostStep.EVICTED: LogEvent.HOST_EVICTION,
     HostStep.FENCE: LogEvent.FENCE,
 }
@@ -206,5 +233,6 @@ EVENT_LEVELS: dict[LogEvent, EventLevel] = {
         LogEvent.CANCELLATION,
         LogEvent.FAILURE,
         LogEvent.CUT,
+        LogEvent.HANDOFF,
     )
 }

@@ -30,6 +30,11 @@ def stable_request_uuid_text(seed: int, request_id: str) -> str:
     return f"{digest[:8]}-{digest[8:12]}-4{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:]}"
 
 
+def uuid_text_of_number(number: int) -> str:
+    """A number below 2^128 written as a UUID."""
+    return str(uuid.UUID(int=number))
+
+
 def deterministic_output_tokens(seed: int, request_id: str, count: int, *, first: int = 0) -> list[int]:
     """Output token ids of a request from position `first` on, in [1000, 31999]; each follows from its position.
 

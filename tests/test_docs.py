@@ -99,7 +99,12 @@ def test_commands_for_ci_are_accepted(path: str, number: int) -> None:
 
 
 def test_commands_that_are_wrong_are_refused() -> None:
-    for wrong in ("golden check --junitt x.xml", "golden check --junit", "golden update", "run a.jsonl b.jsonl"):
+    for wrong in (
+        "golden check --junitt x.xml",
+        "golden check --junit",
+        "golden update",
+        "golden record NAME a.jsonl b.jsonl",
+    ):
         with pytest.raises(Exception, match=r"No such option|requires an argument|Missing parameter|unexpected extra"):
             parse(shlex.split(wrong))
 

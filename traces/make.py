@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 BLOCK = 512  # tokens a hash id stands for
+QWEN_BLOCK = 16  # the same, in traces of that form
 
 Row = dict[str, Any]
 
@@ -168,23 +169,250 @@ def impatient_clients() -> Iterator[Row]:
     yield from (row for _, _, row in sorted(rows, key=lambda entry: entry[:2]))
 
 
+def qwen_chats() -> Iterator[Row]:
+    """Chats in the form of the Qwen-Bailian traces: a follow-up names its parent and begins with its blocks."""
+    dice, ids = Dice(505), Ids()
+    chats: list[Row] = []
+    now_s = 0.0
+    for number in range(40):
+        now_s += dice.exponential(1.5)
+        parent = chats[dice.whole(max(0, number - 8), number - 1)] if number > 3 and dice.chance(0.4) else None
+        history = parent["input_length"] + parent["output_length"] if parent else 0
+        tokens = history + dice.length(90.0, 0.8, 5, 1_500)
+        blocks = list(parent["hash_ids"][: parent["input_length"] // QWEN_BLOCK]) if parent else []
+        row: Row = {"chat_id": 100 + number, "parent_chat_id": parent["chat_id"] if parent else -1}
+        row |= {"timestamp": round(now_s, 3), "input_length": tokens, "output_length": dice.length(120.0, 0.7, 1, 900)}
+        row |= {"type": "text" if dice.chance(0.8) else "search", "turn": parent["turn"] + 1 if parent else 1}
+        row["hash_ids"] = blocks + ids.take(-(-tokens // QWEN_BLOCK) - len(blocks))
+        chats.append(row)
+        yield row
+
+
+def azure_calls() -> Iterator[str]:
+    """Calls in the form of the Azure LLM inference traces: a time with seven digits, and two lengths."""
+    dice = Dice(606)
+    yield "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
+    ticks = 7_129_400  # of 100 ns, after ten in the morning
+    for _ in range(40):
+        seconds, fraction = divmod(ticks, 10_000_000)
+        clock = f"10:{seconds // 60:02}:{seconds % 60:02}.{fraction:07}"
+        yield f"2026-03-02 {clock},{dice.length(900.0, 0.9, 3, 7000)},{dice.length(60.0, 0.9, 1, 800)}\r\n"
+        ticks += round(dice.exponential(14_000_000.0))
+
+
+def burstgpt_calls() -> Iterator[str]:
+    """Calls in the form of the BurstGPT traces: whole seconds, two models, and some calls that failed."""
+    dice = Dice(707)
+    yield "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    now_s = 5.0
+    for _ in range(40):
+        inputs, outputs = dice.length(300.0, 1.0, 4, 4000), dice.length(150.0, 0.8, 1, 1200)
+        if dice.chance(0.1):
+            outputs = 0
+        model = "ChatGPT" if dice.chance(0.8) else "GPT-4"
+        log = "Conversation log" if dice.chance(0.6) else "API log"
+        yield f"{round(now_s)},{model},{inputs},{outputs},{inputs + outputs},{log}\n"
+        now_s += dice.exponential(3.0)
+
+
+def _bench_figures(seed: int, count: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What both benchmarks write: totals of a run, and an array for each figure of its requests."""
+    dice = Dice(seed)
+    start_s, starts = 5021.25, []
+    for _ in range(count):
+        starts.append(round(start_s, 6))
+        start_s += dice.exponential(0.5)
+    inputs = [dice.length(400.0, 0.7, 16, 3000) for _ in range(count)]
+    outputs = [0 if dice.chance(0.08) else dice.length(40.0, 0.5, 1, 200) for _ in range(count)]
+    errors = ["" if tokens else "Service Unavailable" for tokens in outputs]
+    duration_s = start_s - starts[0]
+    totals = {
+        "duration": round(duration_s, 3),
+        "completed": sum(map(bool, outputs)),
+        "total_input_tokens": sum(inputs),
+        "total_output_tokens": sum(outputs),
+        "request_throughput": round(sum(map(bool, outputs)) / duration_s, 3),
+    }
+    return totals, {"input_lens": inputs, "output_lens": outputs, "start_times": starts, "errors": errors}
+
+
+def vllm_result() -> Iterator[str]:
+    """The result of a run of `vllm bench serve` with details, in one line."""
+    totals, details = _bench_figures(808, 36)
+    run = {"date": "20260302-101500", "endpoint_type": "openai", "model_id": "mock", "tokenizer_id": "mock"}
+    run |= {"num_prompts": 36, "request_rate": 2.0, "burstiness": 1.0, "max_concurrency": None}
+    yield json.dumps(run | totals | details) + "\n"
+
+
+def sglang_result() -> Iterator[str]:
+    """The result of a run of SGLang's bench_serving with details, in one line."""
+    totals, details = _bench_figures(909, 36)
+    run = {"backend": "sglang", "dataset_name": "random", "request_rate": 2.0, "max_concurrency": None}
+    run |= {"random_input_len": 1024, "random_output_len": 128, "random_range_ratio": 0.0}
+    yield json.dumps(run | totals | details) + "\n"
+
+
+def agent_graph() -> Iterator[Row]:
+    """Coding agents: each calls tools, starts helpers, and goes on when some of these have answered.
+
+    A graph of requests (agentic Mooncake, version 2): a header, then one request a line, play after play.
+    """
+    dice, ids = Dice(505), Ids()
+    yield {
+        "schema": "dynamo.agentic_mooncake",
+        "version": 2,
+        "block_size": BLOCK,
+        "hash_id_scope": "local",
+        "source": {"format": "mocker-replay sample", "digest": "agent-graph"},
+    }
+    system = ids.take(4)  # one system prompt for all agents
+    start_ms = 0.0
+    for play in range(24):
+        start_ms += dice.exponential(9_000.0)
+        yield from _agent_play(f"play-{play:02d}", round(start_ms), system, dice, ids)
+
+
+def _agent_play(play: str, start_ms: int, system: list[int], dice: Dice, ids: Ids) -> Iterator[Row]:
+    history = system + ids.take(dice.whole(2, 8))
+    before: list[Row] = []  # edges into the next step
+    for step in range(dice.whole(2, 6)):
+        name = f"{play}/main-{step}"
+        yield _agent_request(name, play, "main", history, dice.length(220.0, 0.7, 16, 1_500), start_ms, before)
+        before = [_edge(name, "completion", 50 * dice.whole(2, 60), "sequence")]  # a tool runs
+        if dice.chance(0.45):
+            for helper in range(dice.whole(1, 3)):
+                agent = f"helper-{step}-{helper}"
+                first, last = f"{play}/{agent}-0", f"{play}/{agent}-1"
+                own = system + ids.take(dice.whole(1, 3))
+                spawned = [_edge(name, "dispatch", 10 * dice.whole(5, 40), "spawn")]
+                yield _agent_request(first, play, agent, own, dice.length(150.0, 0.6, 8, 800), start_ms, spawned)
+                own += ids.take(2)
+                follows = [_edge(first, "completion", 100, "sequence")]
+                yield _agent_request(last, play, agent, own, dice.length(80.0, 0.6, 0, 400), start_ms, follows)
+                if dice.chance(0.7):
+                    before.append(_edge(last, "completion", 0, "join"))
+        history = history + ids.take(dice.whole(1, 4))
+
+
+def _edge(source: str, trigger: str, delay_ms: int, relation: str) -> Row:
+    return {"request_id": source, "trigger": trigger, "delay_ms": delay_ms, "relation": relation}
+
+
+def _agent_request(
+    name: str, play: str, session: str, blocks: list[int], output: int, start_ms: int, edges: list[Row]
+) -> Row:
+    return {
+        "request_id": name,
+        "play_id": play,
+        "session_id": f"{play}/{session}",
+        "model": "sample",
+        "input_length": len(blocks) * BLOCK - len(blocks) % 7 * 31,
+        "output_length": output,
+        "hash_ids": list(blocks),
+        "not_before_ms": start_ms,
+        "dependencies": edges,
+    }
+
+
+def weka_agents() -> Iterator[Row]:
+    """Trajectories in the Weka form: a conversation that calls sub-agents, waits for some, and is compacted once."""
+    dice, ids = Dice(606), Ids()
+    for play in range(6):
+        now_s, blocks = 0.0, ids.take(dice.whole(8, 20))
+        requests: list[Row] = []
+        for _ in range(dice.whole(4, 9)):
+            blocks = [*blocks, *ids.take(dice.whole(1, 6))]
+            if len(blocks) > 40:  # a compaction keeps the beginning
+                blocks = blocks[: dice.whole(4, 8)] + ids.take(3)
+            requests.append(_weka_request(dice, now_s, blocks))
+            now_s = round(now_s + requests[-1]["api_time"] + 0.1, 3)
+            if dice.chance(0.3):
+                helper = [_weka_request(dice, now_s, ids.take(dice.whole(2, 6)))]
+                is_awaited = dice.chance(0.6)
+                agent = {
+                    "type": "subagent",
+                    "t": now_s,
+                    "agent_id": f"helper-{len(requests)}",
+                    "subagent_type": "search",
+                }
+                agent["status"] = "completed" if is_awaited else "async_launched"
+                requests.append(agent | {"requests": helper})
+                now_s = round(now_s + (helper[0]["api_time"] if is_awaited else 0.0) + dice.exponential(1.0), 3)
+        yield {
+            "id": f"play-{play}", "models": ["sample"], "block_size": 64, "hash_id_scope": "local",
+            "requests": requests,
+        }  # fmt: skip
+
+
+def _weka_request(dice: Dice, start_s: float, blocks: list[int]) -> Row:
+    output = dice.length(60.0, 0.6, 1, 400)
+    request: Row = {"type": "s", "t": start_s, "model": "sample", "in": len(blocks) * 64 - dice.whole(0, 63)}
+    return request | {"out": output, "hash_ids": list(blocks), "api_time": round(0.2 + output * 0.01, 3)}
+
+
+def dynamo_frontend() -> Iterator[Row]:
+    """Request-trace events of a frontend in the order in which requests ended."""
+    dice, ids = Dice(707), Ids()
+    system, start_ms, events = ids.take(4), 1_700_000_000_000, []
+    for number in range(40):
+        start_ms += round(dice.exponential(400.0))
+        total_ms, output = round(200.0 + dice.exponential(900.0), 1), dice.length(80.0, 0.6, 1, 500)
+        tokens = 4 * 64 + dice.length(300.0, 0.7, 10, 3_000)
+        hashes = system + ids.take(-(-tokens // 64) - 4)
+        replay = {"trace_block_size": 64, "input_length": tokens, "input_sequence_hashes": hashes}
+        request = {"request_id": f"chat-{number}", "model": "sample", "output_tokens": output}
+        request |= {"request_received_ms": start_ms, "total_time_ms": total_ms, "replay": replay}
+        end_ms = start_ms + math.ceil(total_ms)
+        event = {"schema": "dynamo.request.trace.v1", "event_type": "request_end", "event_time_unix_ms": end_ms}
+        events.append(event | {"request": request})
+    yield from sorted(events, key=lambda event: event["event_time_unix_ms"])
+
+
+def tool_sessions() -> Iterator[Row]:
+    """Agents that call tools, in the Applied Compute form: a prompt that grows, and no timestamps."""
+    dice = Dice(808)
+    for _ in range(30):
+        num_turns = dice.whole(0, 8)
+        yield {
+            "num_turns": num_turns,
+            "input_prompt_length": dice.length(900.0, 0.6, 100, 6_000),
+            "assistant_response_length": [dice.length(60.0, 0.6, 5, 400) for _ in range(num_turns)],
+            "tool_call_output_length": [dice.length(250.0, 0.9, 1, 3_000) for _ in range(num_turns)],
+            "tool_call_latency": [round(dice.exponential(1.5), 3) for _ in range(num_turns)],
+            "final_assistant_response_length": dice.length(200.0, 0.6, 10, 900),
+        }
+
+
 TRACES: dict[str, Callable[[], Iterator[Row]]] = {
     "tiny.jsonl": tiny,
     "chat-shared-prefix.jsonl": chat_shared_prefix,
     "multi-turn.jsonl": multi_turn,
     "long-context-bursts.jsonl": long_context_bursts,
     "impatient-clients.jsonl": impatient_clients,
+    "agent-graph.jsonl": agent_graph,
+}
+OTHER_FORMATS: dict[str, Callable[[], Iterator[Row] | Iterator[str]]] = {
+    "formats/qwen.jsonl": qwen_chats,
+    "formats/azure.csv": azure_calls,
+    "formats/burstgpt.csv": burstgpt_calls,
+    "formats/vllm-bench.json": vllm_result,
+    "formats/sglang-bench.jsonl": sglang_result,
+    "formats/weka-agents.jsonl": weka_agents,
+    "formats/dynamo-frontend.jsonl": dynamo_frontend,
+    "formats/tool-sessions.jsonl": tool_sessions,
 }
 
 
 def text_of(name: str) -> str:
     """A trace as it stands in the folder."""
-    return "".join(json.dumps(row) + "\n" for row in TRACES[name]())
+    rows = (TRACES | OTHER_FORMATS)[name]()
+    return "".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows)
 
 
 def main(folder: Path) -> None:
-    for name in TRACES:
-        (folder / name).write_text(text_of(name), encoding="utf-8", newline="\n")
+    for name in (*TRACES, *OTHER_FORMATS):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(text_of(name).encode())
         print(f"wrote {folder / name}")
 
 

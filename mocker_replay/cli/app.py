@@ -20,6 +20,7 @@ from mocker_replay.errors import ClosedPipe, ExitCode, MockerReplayError, Output
 VERBS = {
     "run": "Replay a trace and print a summary.",
     "check": "Find every fault of a trace in one pass and profile it.",
+    "convert": "Write a trace, transformed if asked for, in its canonical form.",
     "synth": "Write a synthetic workload as a trace.",
     "compare": "Run variants of an engine on one trace and judge what differs.",
     "golden": "Record runs, check fresh ones against them, update what has changed.",
@@ -58,6 +59,8 @@ def overview() -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command and leave the process with its exit code."""
+    # NumPy's linear algebra is not used; its threads would be started all the same, and spin.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     code = run_main(sys.argv[1:] if argv is None else list(argv))
     # All is written and said; one Ctrl-C more must not turn the exit code into a signal of the interpreter's end.
     with contextlib.suppress(ValueError):  # not the main thread

@@ -34,6 +34,9 @@ def complain(exc: MockerReplayError) -> None:
     omitted = getattr(exc, "omitted", 0)
     if omitted:
         _say(f"hint: {omitted} further faults are not listed")
+    hint = getattr(exc, "hint", "")
+    if hint:
+        _say(f"hint: {plain(hint)}")
 
 
 def warn(warnings: Iterable[str]) -> None:

@@ -13,8 +13,10 @@ _TRACE = "Reading the trace"
 _OUT = "Outputs"
 _GOALS = "Goals"
 
-Trace = Annotated[
-    str, typer.Argument(metavar="TRACE", help="Trace, JSON lines, one request a line; - is standard input.")
+_TRACE_HELP = "Trace, one request a line, plain, gzip or zstd; - is standard input."
+Trace = Annotated[str, typer.Argument(metavar="TRACE", help=_TRACE_HELP)]
+Traces = Annotated[
+    list[str], typer.Argument(metavar="TRACE...", help=f"{_TRACE_HELP} Several files are one trace, in this order.")
 ]
 EngineConfigFlag = Annotated[
     str | None,
@@ -110,6 +112,30 @@ OutputBuffering = Annotated[
 ReaderDelayMs = Annotated[
     float | None, typer.Option(rich_help_panel=_REALTIME, help="What each client waits after a token. [default: 0]")
 ]
+NumPrefillWorkers = Annotated[
+    int | None, typer.Option(rich_help_panel=_LOAD, help="Engines that only prefill; with --num-decode-workers.")
+]
+NumDecodeWorkers = Annotated[
+    int | None, typer.Option(rich_help_panel=_LOAD, help="Engines that only decode; with --num-prefill-workers.")
+]
+PrefillEngineConfig = Annotated[
+    str | None,
+    typer.Option(
+        "--prefill-engine-config",
+        metavar="FILE|JSON",
+        rich_help_panel=_ENGINE,
+        help="Settings of prefill workers, in place of --engine-config; engine.worker_type must be prefill.",
+    ),
+]
+DecodeEngineConfig = Annotated[
+    str | None,
+    typer.Option(
+        "--decode-engine-config",
+        metavar="FILE|JSON",
+        rich_help_panel=_ENGINE,
+        help="Settings of decode workers, in place of --engine-config; engine.worker_type must be decode.",
+    ),
+]
 NumWorkers = Annotated[int, typer.Option(rich_help_panel=_LOAD, help="Identical engines behind the router.")]
 RouterMode = Annotated[
     str, typer.Option(metavar="round_robin|kv_router", rich_help_panel=_LOAD, help="Who places requests, and how.")
@@ -140,11 +166,21 @@ ReplayConcurrency = Annotated[
 ArrivalSpeedupRatio = Annotated[
     float, typer.Option(rich_help_panel=_LOAD, help="Open loop: divides arrivals and delays.")
 ]
+ExecutionModel = Annotated[
+    str | None,
+    typer.Option(rich_help_panel=_LOAD, help="Graphs: name of the model that stands in for the recorded ones."),
+]
+AgenticLanes = Annotated[
+    int | None, typer.Option(rich_help_panel=_LOAD, help="Graphs: plays at a time; each lane runs its own in turn.")
+]
 MaxSimTimeMs = Annotated[float | None, typer.Option(rich_help_panel=_LOAD, help="Cut the run at this modelled time.")]
 
-TraceFormat = Annotated[str, typer.Option(rich_help_panel=_TRACE, help="Row format.")]
+TraceFormat = Annotated[
+    str, typer.Option(rich_help_panel=_TRACE, help="Format of the rows; auto is the one that the first rows show.")
+]
 TraceBlockSize = Annotated[
-    int | None, typer.Option(rich_help_panel=_TRACE, help="Tokens a hash id stands for. [default: 512]")
+    int | None,
+    typer.Option(rich_help_panel=_TRACE, help="Tokens a hash id stands for. [default: 512, qwen 16, without ids 64]"),
 ]
 TimestampUnit = Annotated[str, typer.Option(metavar="s|ms|us", rich_help_panel=_TRACE, help="Unit of the timestamps.")]
 MissingTimestamps = Annotated[
@@ -155,6 +191,63 @@ SurplusHashIds = Annotated[
 ]
 MissingHashIds = Annotated[
     str, typer.Option(metavar="refuse|private", rich_help_panel=_TRACE, help="Prompt blocks without a hash id.")
+]
+ClosedLoop = Annotated[
+    bool,
+    typer.Option("--closed-loop", rich_help_panel=_TRACE, help="Read as for a run with --replay-concurrency."),
+]
+Transforms = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--transform",
+        metavar="NAME[=VALUE]",
+        rich_help_panel=_TRACE,
+        help="Change the rows, in the order given: window=0:60s, limit-rows=N, sample=0.1,seed=7, scale-arrivals=2, "
+        "scale-delays, scale-input, scale-output, cap-gap-ms, cap-delay-ms, shuffle-ties=SEED, renumber-hash-ids, "
+        "renumber-request-ids: docs/transforms.md. May be given again.",
+    ),
+]
+EstimatePrefix = Annotated[
+    str | None,
+    typer.Option(
+        metavar="none|RATIO:GROUPS",
+        rich_help_panel=_TRACE,
+        help="For a trace without hash ids: the part of each prompt that its group has in common. [default: none]",
+    ),
+]
+FailedRows = Annotated[
+    str | None,
+    typer.Option(
+        metavar="drop|keep|refuse",
+        rich_help_panel=_TRACE,
+        help="Calls that failed, where the trace tells them. [default: drop]",
+    ),
+]
+MaxTextGib = Annotated[
+    int | None,
+    typer.Option(
+        rich_help_panel=_TRACE,
+        help="Most text of a compressed or piped trace [GiB]. [default: 16, at most 250 times its size]",
+    ),
+]
+WekaNestedTimestampBasis = Annotated[
+    str | None,
+    typer.Option(
+        metavar="auto|absolute|relative",
+        rich_help_panel=_TRACE,
+        help="For weka: the clock of the requests of sub-agents. [default: auto]",
+    ),
+]
+TraceSharedPrefixRatio = Annotated[
+    float | None,
+    typer.Option(
+        rich_help_panel=_TRACE,
+        help="For applied_compute_agentic: the part of a first prompt that its group has in common.",
+    ),
+]
+TraceNumPrefixGroups = Annotated[
+    int | None,
+    typer.Option(rich_help_panel=_TRACE, help="For applied_compute_agentic: groups of sessions, taken in turn."),
 ]
 
 SlaTtftMs = Annotated[float | None, typer.Option(rich_help_panel=_GOALS, help="Goodput: bound on time to first token.")]

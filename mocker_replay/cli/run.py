@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import typer
@@ -22,6 +22,7 @@ from mocker_replay.config.origin import nearest
 from mocker_replay.errors import ConfigError, Fault, UsageError
 
 EVENT_LEVELS = ("requests", "passes", "tokens", "kv")
+TRANSFORM_FLAG = "--transform"
 OUTPUTS = ("events", "requests", "summary", "telemetry")
 # Flags that set a key of the engine configuration, where the name of the key is another.
 _KEY_OF_FLAG = {"seed": "aic_mtp_seed"}
@@ -34,17 +35,23 @@ _ENGINE_FLAGS = (
 )  # fmt: skip
 # What else makes a run the run it is; not where its outputs go, nor who keeps the time.
 _OPTION_FLAGS = (
-    "num_workers", "router_mode", "kv_event_lag_ms", "replay_concurrency", "arrival_speedup_ratio", "max_sim_time_ms",
-    "trace_format", "trace_block_size", "timestamp_unit", "missing_timestamps", "surplus_hash_ids", "missing_hash_ids",
+    "num_workers", "router_mode", "kv_event_lag_ms", "replay_concurrency", "arrival_speedup_ratio", "execution_model",
+    "agentic_lanes", "max_sim_time_ms", "trace_format", "trace_block_size", "timestamp_unit", "missing_timestamps",
+    "surplus_hash_ids", "missing_hash_ids", "estimate_prefix", "failed_rows", "max_text_gib",
+    "weka_nested_timestamp_basis", "trace_shared_prefix_ratio", "trace_num_prefix_groups", "transform",
     "sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms", "policy", "policy_option",
 )  # fmt: skip
+# Two pools are of `run` alone: other verbs have no place for a second configuration.
+_POOL_SIZES = ("num_prefill_workers", "num_decode_workers")
 RUN_SETTINGS = ("engine_config", *_ENGINE_FLAGS, *_OPTION_FLAGS)
 
 
 def run(
     ctx: typer.Context,
-    trace: flags.Trace,
+    trace: flags.Traces,
     engine_config: flags.EngineConfigFlag = None,
+    prefill_engine_config: flags.PrefillEngineConfig = None,
+    decode_engine_config: flags.DecodeEngineConfig = None,
     num_gpu_blocks: flags.NumGpuBlocks = None,
     block_size: flags.BlockSize = None,
     max_model_len: flags.MaxModelLen = None,
@@ -68,19 +75,30 @@ def run(
     output_buffering: flags.OutputBuffering = None,
     reader_delay_ms: flags.ReaderDelayMs = None,
     num_workers: flags.NumWorkers = 1,
+    num_prefill_workers: flags.NumPrefillWorkers = None,
+    num_decode_workers: flags.NumDecodeWorkers = None,
     router_mode: flags.RouterMode = "round_robin",
     policy: flags.PolicyFlag = "fcfs",
     policy_option: flags.PolicyOptions = None,
     kv_event_lag_ms: flags.KvEventLagMs = None,
     replay_concurrency: flags.ReplayConcurrency = None,
     arrival_speedup_ratio: flags.ArrivalSpeedupRatio = 1.0,
+    execution_model: flags.ExecutionModel = None,
+    agentic_lanes: flags.AgenticLanes = None,
     max_sim_time_ms: flags.MaxSimTimeMs = None,
-    trace_format: flags.TraceFormat = "mooncake",
+    trace_format: flags.TraceFormat = "auto",
     trace_block_size: flags.TraceBlockSize = None,
     timestamp_unit: flags.TimestampUnit = "ms",
     missing_timestamps: flags.MissingTimestamps = "refuse",
     surplus_hash_ids: flags.SurplusHashIds = "refuse",
     missing_hash_ids: flags.MissingHashIds = "refuse",
+    estimate_prefix: flags.EstimatePrefix = None,
+    failed_rows: flags.FailedRows = None,
+    max_text_gib: flags.MaxTextGib = None,
+    weka_nested_timestamp_basis: flags.WekaNestedTimestampBasis = None,
+    trace_shared_prefix_ratio: flags.TraceSharedPrefixRatio = None,
+    trace_num_prefix_groups: flags.TraceNumPrefixGroups = None,
+    transform: flags.Transforms = None,
     sla_ttft_ms: flags.SlaTtftMs = None,
     sla_itl_ms: flags.SlaItlMs = None,
     sla_e2e_ms: flags.SlaE2eMs = None,
@@ -103,8 +121,10 @@ def run(
     return _replay_and_report(trace, ctx.params)
 
 
-def _replay_and_report(trace: str, given: Mapping[str, Any]) -> int:
-    config, options, realtime = run_settings(trace, given)
+def _replay_and_report(traces: list[str], given: Mapping[str, Any]) -> int:
+    config, options, realtime = run_settings(traces, given)
+    pools = pool_settings(given, options)
+    trace = traces[0] if len(traces) == 1 else traces
     outputs = _outputs(given)
     from mocker_replay.cli.progress import shown_progress
     from mocker_replay.replay import replay
@@ -114,11 +134,14 @@ def _replay_and_report(trace: str, given: Mapping[str, Any]) -> int:
 
         with shown_view(quiet=given["quiet"]) as watch:
             result = replay(
-                trace, config, options, event_level=given["event_level"], realtime=realtime, watch=watch, **outputs
-            )
+                trace, config, options, event_level=given["event_level"], realtime=realtime, watch=watch, **outputs,
+                **pools,
+            )  # fmt: skip
     else:
         with shown_progress(quiet=given["quiet"]) as progress:
-            result = replay(trace, config, options, event_level=given["event_level"], progress=progress, **outputs)
+            result = replay(
+                trace, config, options, event_level=given["event_level"], progress=progress, **outputs, **pools
+            )
     if not given["quiet"]:
         from mocker_replay.report.render import render_summary
 
@@ -143,14 +166,22 @@ def _outputs(given: Mapping[str, Any]) -> dict[str, Any]:
     return places
 
 
-def run_settings(trace: str, given: Mapping[str, Any]) -> tuple[EngineConfig, ReplayOptions, RealtimeOptions | None]:
+def run_settings(
+    trace: str | list[str], given: Mapping[str, Any]
+) -> tuple[EngineConfig, ReplayOptions, RealtimeOptions | None]:
     """Engine and run settings; all faults of the command line are reported together."""
-    faults = list(_output_faults(trace, given))
+    faults = list(_output_faults([trace] if isinstance(trace, str) else trace, given))
     config = EngineConfig()
     overrides = engine_overrides(given, faults)
     try:
-        config = _engine_settings(given["engine_config"], overrides)
+        if _has_pools(given):
+            _refuse_engine_config(given)
+            _pools_of(given, overrides)
+        else:
+            config = _engine_settings(given["engine_config"], overrides)
     except ConfigError as exc:
+        faults += exc.faults
+    except UsageError as exc:
         faults += exc.faults
     options = _replay_options(given, faults)
     realtime = None
@@ -161,6 +192,47 @@ def run_settings(trace: str, given: Mapping[str, Any]) -> tuple[EngineConfig, Re
     if faults:
         raise UsageError.of(faults)
     return config, options, realtime
+
+
+def pool_settings(given: Mapping[str, Any], options: ReplayOptions) -> dict[str, Any]:
+    """Configurations of two pools, as arguments of `replay`; none where all workers are the same.
+
+    Raises:
+        UsageError, ConfigError: all that is wrong with them.
+    """
+    if not _has_pools(given):
+        return {}
+    from mocker_replay.replay.pools import Pools
+
+    configs = _pools_of(given, engine_overrides(given, []))
+    Pools.of(options, EngineConfig(), configs.get("prefill_config"), configs.get("decode_config"))
+    return configs
+
+
+def _has_pools(given: Mapping[str, Any]) -> bool:
+    return any(given.get(flag) is not None for flag in ("prefill_engine_config", "decode_engine_config", *_POOL_SIZES))
+
+
+def _refuse_engine_config(given: Mapping[str, Any]) -> None:
+    if given["engine_config"] is not None:
+        rule = "prefill and decode workers have --prefill-engine-config and --decode-engine-config in its place"
+        raise UsageError.of([Fault("--engine-config", 0, "", given["engine_config"], rule)])
+
+
+def _pools_of(given: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, EngineConfig]:
+    """What the flags say of the pools; those of single keys hold for both."""
+    configs: dict[str, EngineConfig] = {}
+    faults: list[Fault] = []
+    for role in ("prefill", "decode"):
+        source = given.get(f"{role}_engine_config")
+        if source is not None:
+            try:
+                configs[f"{role}_config"] = load_engine_config(source, overrides, override_names=override_names())
+            except ConfigError as exc:
+                faults += exc.faults
+    if faults:
+        raise ConfigError.of(faults)
+    return configs
 
 
 def engine_overrides(given: Mapping[str, Any], faults: list[Fault]) -> dict[str, Any]:
@@ -180,13 +252,28 @@ def override_names() -> dict[str, str]:
 
 def replay_options_of(given: Mapping[str, Any], faults: list[Fault]) -> ReplayOptions:
     """Settings of the run as the flags say, not yet looked at."""
-    names = [name for name in ReplayOptions.__dataclass_fields__ if name != "policy_options"]
-    values = {name: given[name] for name in names} | {"policy_options": {}}
+    names = [name for name in ReplayOptions.__dataclass_fields__ if name not in ("policy_options", "transforms")]
+    values = {name: given[name] for name in names if name not in _POOL_SIZES or name in given} | {"policy_options": {}}
     try:
         values["policy_options"] = policy_options_of(given["policy_option"] or ())
     except UsageError as exc:
         faults += exc.faults
+    values["transforms"] = transforms_of(given["transform"], faults)
     return ReplayOptions(**values)
+
+
+def transforms_of(texts: Sequence[str] | None, faults: list[Fault]) -> tuple[str, ...]:
+    """The transforms of the rows, in the order of the command line; faulty ones are told and left out."""
+    if not texts:
+        return ()
+    from mocker_replay.trace.transforms import read_transforms
+
+    try:
+        read_transforms(texts, TRANSFORM_FLAG)
+    except UsageError as exc:
+        faults += exc.faults
+        return ()
+    return tuple(texts)
 
 
 def _replay_options(given: Mapping[str, Any], faults: list[Fault]) -> ReplayOptions:
@@ -241,7 +328,7 @@ def _engine_settings(source: str | None, overrides: Mapping[str, Any]) -> Engine
     return config
 
 
-def _output_faults(trace: str, given: Mapping[str, Any]) -> Iterator[Fault]:
+def _output_faults(traces: list[str], given: Mapping[str, Any]) -> Iterator[Fault]:
     """An unknown level, two outputs in one place, an output over the trace."""
     level = given["event_level"]
     if level not in EVENT_LEVELS:
@@ -250,7 +337,7 @@ def _output_faults(trace: str, given: Mapping[str, Any]) -> Iterator[Fault]:
         yield Fault("--event-level", 0, "", level, rule)
     if given["json"] and given["summary"] is not None:
         yield Fault("--json", 0, "", "", "--summary already says where the summary goes; leave one of them out")
-    taken = {} if trace == "-" else {place_of(trace): "the trace"}
+    taken = {place_of(trace): "the trace" for trace in traces if trace != "-"}
     for name, place in _outputs(given).items():
         if place is None or _is_device(place):
             continue
@@ -283,4 +370,5 @@ def with_run_settings(own: Callable[..., Any]) -> inspect.Signature:
 
 def flag_of(field: str) -> str:
     """The flag that sets a field."""
-    return OPTION_FLAG if field == "policy_options" else "--" + field.replace("_", "-")
+    special = {"policy_options": OPTION_FLAG, "transforms": TRANSFORM_FLAG}
+    return special.get(field, "--" + field.replace("_", "-"))

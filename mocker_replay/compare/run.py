@@ -6,6 +6,7 @@ interrupted leaves no comparison. Figures and verdicts are made in `report/compa
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ Progress = Callable[[int, int, float], None]  # rows handed over, rows in all, o
 # Options that say how a trace is read: variants that agree in them share one reading.
 _READING: Final = (
     "trace_format", "trace_block_size", "timestamp_unit", "missing_timestamps", "surplus_hash_ids", "missing_hash_ids",
+    "estimate_prefix", "failed_rows", "max_text_gib", "weka_nested_timestamp_basis", "trace_shared_prefix_ratio",
+    "trace_num_prefix_groups", "transforms",
 )  # fmt: skip
 
 
@@ -65,9 +68,17 @@ class Comparison:
 
     def to_mapping(self, gates: Sequence[GateResult] = ()) -> dict[str, Any]:
         """Everything; what differs from run to run stands under `wall` alone."""
+        assumptions = self.trace.assumptions
+        assumed = {} if assumptions is None else {"assumed": dataclasses.asdict(assumptions)}
         return {
             "schema": SCHEMA,
-            "trace": {"name": self.trace.name, "rows": self.trace.num_rows, "digest": self.trace.digest},
+            "trace": {
+                "name": self.trace.name,
+                "rows": self.trace.num_rows,
+                "digest": self.trace.digest,
+                **(self.trace.lineage.to_mapping() if self.trace.lineage is not None else {}),
+                **assumed,
+            },
             "method": {
                 "confidence": self.rules.confidence,
                 "margin": self.rules.margin,
@@ -120,9 +131,11 @@ def run_comparison(
     held = _read_traces(trace, variants)
     if replicates.count:
         _require_jitter(held, variants)
-    facts = held[_reading(variants[0].options)].scan()
+    traces = [held[_reading(variant.options)] for variant in variants]
+    variants = [_in_its_format(variant, trace) for variant, trace in zip(variants, traces, strict=True)]
+    facts = traces[0].scan()
     counter = _Counter(progress, len(variants) * max(replicates.count, 1), facts.num_rows)
-    runs = tuple(_runs_of(variant, held[_reading(variant.options)], replicates, counter) for variant in variants)
+    runs = tuple(_runs_of(variant, trace, replicates, counter) for variant, trace in zip(variants, traces, strict=True))
     goals = any(goal is not None for goal in _goals(variants[0].options))
     results = tuple(
         compare_runs(run.variant.name, runs[0].samples, run.samples, rules, goals=goals) for run in runs[1:]
@@ -136,6 +149,14 @@ def _goals(options: ReplayOptions) -> tuple[float | None, ...]:
 
 def _reading(options: ReplayOptions) -> tuple[object, ...]:
     return (*(getattr(options, name) for name in _READING), options.replay_concurrency is not None)
+
+
+def _in_its_format(variant: Variant, trace: HeldTrace) -> Variant:
+    """With the format in which the trace was found to be."""
+    if variant.options.trace_format != "auto":
+        return variant
+    options = dataclasses.replace(variant.options, trace_format=trace.scan().format)
+    return dataclasses.replace(variant, options=options)
 
 
 def _read_traces(trace: str | os.PathLike[str], variants: Sequence[Variant]) -> dict[tuple[object, ...], HeldTrace]:

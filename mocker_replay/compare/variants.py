@@ -24,8 +24,9 @@ FLAG: Final = "--variant"
 # Keys of a variant's document besides those of an engine configuration.
 _POLICY: Final = ("policy", "policy_options")
 _KEYS: Final = ("name", *_POLICY, "options")
-# Settings of a run that are no matter of a variant: a comparison is of accelerated runs, which take no samples.
-_NOT_OF_A_VARIANT: Final = ("mode", "telemetry_sample_interval_ms")
+# Settings of a run that are no matter of a variant: a comparison is of accelerated runs, which take no samples, on the
+# same rows.
+_NOT_OF_A_VARIANT: Final = ("mode", "telemetry_sample_interval_ms", "transforms")
 _GOALS: Final = ("sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms")
 _NAMED = re.compile(r"([\w.+-]+)=(.+)", re.DOTALL)
 

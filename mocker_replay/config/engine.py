@@ -156,8 +156,11 @@ class EngineConfig:
         value: object = getattr(self, key)
         return value
 
-    def require_supported(self) -> None:
+    def require_supported(self, role: str = "aggregated") -> None:
         """Refuse what is no valid configuration, or valid but not built.
+
+        Args:
+            role: what the workers are to be; the configuration must say so.
 
         Raises:
             ConfigError: names every such key.
@@ -165,16 +168,18 @@ class EngineConfig:
         document = self.to_mapping()
         document["engine"]["timing_model"] = self.timing_model  # type: ignore[index]  # a callback has no other form
         EngineConfig.from_mapping(document)
-        faults = list(self._not_built())
+        faults = list(self._not_built(role))
         if faults:
             raise ConfigError.of(faults)
 
-    def _not_built(self) -> Iterator[Fault]:
-        origin = Origin("engine config")
+    def _not_built(self, role: str) -> Iterator[Fault]:
+        origin = Origin("engine config" if role == "aggregated" else f"{role} engine config")
         if self.backend != "vllm":
             yield origin.fault("engine.backend", self.backend, "not built yet; this version runs backend vllm only")
-        if self.worker_type != "aggregated":
-            rule = "offline replay only supports aggregated workers; prefill and decode workers are not built yet"
+        if self.worker_type != role:
+            rule = f"must be {role} for the {role} workers of a disaggregated run"
+            if role == "aggregated":
+                rule = "prefill and decode workers run together, each in a pool of its own; one alone is not built yet"
             yield origin.fault("engine.worker_type", self.worker_type, rule)
         if self.timing_model.type == "external" and self.timing_model.provider != "dynamo_profile":
             rule = "not built; the external provider of this version is dynamo_profile"

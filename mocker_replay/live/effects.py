@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from mocker_replay.events import CommandKind, CommandResult, EventKind, TerminalReason
+from mocker_replay.events import CommandKind, CommandResult, EventKind, HandoffStage, TerminalReason
 from mocker_replay.live.errors import LiveError
+from mocker_replay.live.handoff.facts import SeenFact, facts_of
 from mocker_replay.live.metrics import EngineMetrics, KvEvent, forward_pass, kv_events
 from mocker_replay.live.rank import Admissions, Outputs, Rank, SeenAdmission
 from mocker_replay.live.request import OutputSignal
-from mocker_replay.shells.boundary import Boundary, BoundaryClosed
+from mocker_replay.shells.boundary import Boundary, BoundaryClosed, BoundaryOutcome
 from mocker_replay.shells.handle import EventReceiver
 from mocker_replay.shells.lanes import LaneClosed
 from mocker_replay.shells.published import EventRecord, Published
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_CANCELLED: Final = frozenset((HandoffStage.SOURCE_CANCELLED, HandoffStage.DESTINATION_CANCELLED))
 _REASONS: Final = {reason: reason.name.lower() for reason in TerminalReason}
 
 
@@ -46,7 +48,8 @@ class Effects:
         """Dispatch until the driver has stopped."""
         while (event := await self._events.receive()) is not None:
             if event.kind is EventKind.COMMAND:
-                self._command(event)
+                if (rest := self._command(event)) is not None:
+                    await rest
             elif event.kind is EventKind.PASS_END:
                 await self._completed(event)
             else:
@@ -61,21 +64,33 @@ class Effects:
 
     # -- commands and starts ------------------------------------------------------------------------
 
-    def _command(self, event: Published) -> None:
+    def _command(self, event: Published) -> Coroutine[Any, Any, None] | None:
+        """What is left to be awaited, if anything."""
         head = event.head
         rank = self._group.ranks[head.rank]
         metrics = _metrics_of(rank, event.records)
         events = _kv_events(rank, event.records, event.words)
-        self._forget_plans(event.records)
+        facts = facts_of(event.records)
+        self._retire(rank, event.records)
         if event.in_pass:
+            if facts:
+                raise LiveError(f"command {event.command_id} in mid-pass carries a fact of a handoff")
             # What else it did shows with the end of the pass; the pass knows later figures than these.
             self._group.answer(event)
             self._held_kv.setdefault(rank.dp_rank, []).extend(events)
             if metrics is not None and metrics.idle and _is_effective_cancellation(event):
                 publish_metrics(rank, metrics)
-            return
+            return None
         _publish_kv(rank, events)
         self._group.answer(event)
+        if facts:
+            return self._tell(rank, facts, metrics)
+        if metrics is not None:
+            publish_metrics(rank, metrics)
+        return None
+
+    async def _tell(self, rank: Rank, facts: Sequence[SeenFact], metrics: EngineMetrics | None) -> None:
+        await rank.handoffs.tell(facts)
         if metrics is not None:
             publish_metrics(rank, metrics)
 
@@ -142,11 +157,16 @@ class Effects:
                 if refused is None:
                     return False
                 failed += [(rank, signal) for signal in refused]
-        self._forget_plans(event.records)
+        for rank, records in by_rank:
+            self._retire(rank, records)
         latest = {rank.dp_rank: _metrics_of(rank, records) for rank, records in by_rank}
+        facts = {rank.dp_rank: facts_of(records) for rank, records in by_rank}
         for rank, scheduler_id in _to_cancel(failed):
-            cancelled = await self._cancel_at_boundary(rank, scheduler_id, boundary)
-            latest[rank.dp_rank] = cancelled or latest[rank.dp_rank]
+            outcome = await self._cancel_at_boundary(rank, scheduler_id, boundary)
+            latest[rank.dp_rank] = _metrics_of(rank, outcome.records) or latest[rank.dp_rank]
+            facts[rank.dp_rank] += facts_of(outcome.records)
+        for rank, _ in by_rank:
+            await rank.handoffs.tell(facts[rank.dp_rank])
         for rank, _ in by_rank:
             metrics = latest[rank.dp_rank]
             if metrics is not None:
@@ -175,7 +195,7 @@ class Effects:
             if not self._group.token.cancelled:
                 raise LiveError(f"the ordered lane of rank {rank.dp_rank} is closed") from None
 
-    async def _cancel_at_boundary(self, rank: Rank, scheduler_id: int, boundary: Boundary) -> EngineMetrics | None:
+    async def _cancel_at_boundary(self, rank: Rank, scheduler_id: int, boundary: Boundary) -> BoundaryOutcome:
         """The request of a failed delivery is cancelled before another pass can start."""
         from mocker_replay._core.lanes import Command
 
@@ -183,9 +203,9 @@ class Effects:
         outcome = await boundary.apply(Command(command_id, "cancel", scheduler_id, rank.dp_rank, discard=True))
         if not outcome.ok:
             raise LiveError(f"cancelling request {scheduler_id} at a boundary: {outcome.text}")
-        self._forget_plans(outcome.records)
+        self._retire(rank, outcome.records)
         _publish_kv(rank, _kv_events(rank, outcome.records, outcome.words))
-        return _metrics_of(rank, outcome.records)
+        return outcome
 
     # -- records ------------------------------------------------------------------------------------
 
@@ -200,11 +220,17 @@ class Effects:
                 split[record.rank].append(record)
         return list(zip(ranks, split, strict=True))
 
-    def _forget_plans(self, records: Sequence[EventRecord]) -> None:
-        if len(self._group.plans):
-            for record in records:
-                if record.kind == EventKind.TERMINAL:
-                    self._group.plans.forget(record.request)
+    def _retire(self, rank: Rank, records: Sequence[EventRecord]) -> None:
+        """Requests the scheduler has no more: nobody asks for their tokens, and a cancelled handoff ends its stream."""
+        plans = self._group.plans if len(self._group.plans) else None
+        for record in records:
+            if record.kind == EventKind.TERMINAL and plans is not None:
+                plans.forget(record.request)
+            elif record.kind == EventKind.HANDOFF and record.a in _CANCELLED:
+                self._group.plans.forget(record.request)
+                rank.handoffs.end_stream(record.request)
+            elif record.kind == EventKind.HANDOFF and record.a == HandoffStage.SOURCE_HELD and plans is not None:
+                plans.forget(record.request)
 
 
 def _is_effective_cancellation(event: Published) -> bool:
@@ -265,7 +291,8 @@ def _to_cancel(failed: Sequence[tuple[Rank, OutputSignal]]) -> list[tuple[Rank, 
 def signals_of(records: Sequence[EventRecord]) -> list[OutputSignal]:
     """Output of one rank at a pass end: a signal a token, the last one of an ended request says so.
 
-    A request's end stands directly behind its tokens; one without tokens in this pass gets a signal of its own.
+    A request's end stands directly behind its tokens; one without tokens in this pass gets a signal of its own. A
+    source that is held has made its one token, of which the scheduler says nothing: nobody in a replay sees it.
     """
     signals: list[OutputSignal] = []
     for record in records:
@@ -274,6 +301,8 @@ def signals_of(records: Sequence[EventRecord]) -> list[OutputSignal]:
                 OutputSignal(record.request, position, False, None, record.t_ms)
                 for position in range(record.b - record.a, record.b)
             ]
+        elif record.kind == EventKind.HANDOFF and record.a == HandoffStage.SOURCE_HELD:
+            signals.append(OutputSignal(record.request, 0, True, _REASONS[TerminalReason.OUTPUT_LENGTH], record.t_ms))
         elif record.kind == EventKind.TERMINAL:
             reason = _REASONS[TerminalReason(record.c)]
             last = signals[-1] if signals else None

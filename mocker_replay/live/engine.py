@@ -18,13 +18,18 @@ from mocker_replay.errors import ConfigError, UsageError
 from mocker_replay.events import Want
 from mocker_replay.live.errors import LiveError
 from mocker_replay.live.group import Group
+from mocker_replay.live.handoff.control import HandoffControl, HandoffEvents
+from mocker_replay.live.handoff.destination import DestinationHandoff
+from mocker_replay.live.handoff.facts import HandoffSettings
+from mocker_replay.live.handoff.sessions import MAX_SESSIONS, HandoffSessions
+from mocker_replay.live.handoff.transport import Endpoint
 from mocker_replay.live.metrics import EngineMetrics
 from mocker_replay.live.operations import Submission
 from mocker_replay.live.rank import Rank, RankConfig
 from mocker_replay.live.request import GenerateRequest
 from mocker_replay.live.stream import Registration, RequestStream
 from mocker_replay.policies import FCFS, Policy, load_policy, ready
-from mocker_replay.shells.clock import Clock
+from mocker_replay.shells.clock import Clock, MonotonicClock
 from mocker_replay.shells.handle import spawn
 from mocker_replay.shells.readings import CLOCK_NAMES, ClockName, Measured, Nominal, Readings
 from mocker_replay.shells.realtime import Observer
@@ -142,6 +147,7 @@ class LiveEngine:
         from mocker_replay.engines import build_machine
 
         group = Group(around.token or CancelToken(), engine.block_size)
+        group.handoff_settings = HandoffSettings.of(engine)
         want = Want.TOKENS
         if any(rank.kv_publishers for rank in ranks):
             want |= Want.KV
@@ -161,9 +167,10 @@ class LiveEngine:
     ) -> tuple[LiveEngine, ...]:
         """Start over a machine that exists; the machine must put out records of tokens."""
         states = [Rank(group, dp_rank, config, total_blocks) for dp_rank, config in enumerate(ranks)]
+        clock = around.clock or MonotonicClock()
         driver = spawn(
             machine,
-            clock=around.clock,
+            clock=clock,
             control_capacity=around.control_capacity,
             event_capacity=around.event_capacity,
             token=group.token,
@@ -172,7 +179,7 @@ class LiveEngine:
             origin_ns=around.origin_ns,
             clear_events=around.clear_events,
         )
-        group.start(driver, states)
+        group.start(driver, clock, states)
         return tuple(cls(state) for state in states)
 
     # -- requests -----------------------------------------------------------------------------------
@@ -233,6 +240,44 @@ class LiveEngine:
         if route is None:
             return False
         return await self._rank.cancel_route(route).wait()
+
+    def register_handoff(self, handoff_id: uuid.UUID) -> tuple[HandoffControl, HandoffEvents]:
+        """Register a handoff at this engine, as the source or the destination of a prompt: its commands, its facts.
+
+        Raises:
+            NotRunning: the engine is stopped. AlreadyActive: the handoff is registered, or a command of an earlier
+                registration is under way.
+        """
+        return self._rank.handoffs.register(handoff_id)
+
+    def handoff_sessions(
+        self, *, max_sessions: int = MAX_SESSIONS, session_timeout_ms: float | None = None
+    ) -> HandoffSessions:
+        """Sessions that carry prompts of this engine to others; see `HandoffSessions`.
+
+        Args:
+            max_sessions: pairs, and parties that wait for the other, at one time.
+            session_timeout_ms: of one session, the modelled transfer not counted; as the engine's configuration says
+                if left out.
+
+        Raises:
+            NotRunning: the engine is stopped. LiveError: an argument that is none.
+        """
+        timeout_ms = self._rank.group.handoff_settings.session_timeout_ms
+        return HandoffSessions(self._rank, max_sessions, session_timeout_ms or timeout_ms)
+
+    def join_handoff(
+        self, handoff_id: uuid.UUID, request: GenerateRequest, endpoint: Endpoint
+    ) -> tuple[DestinationHandoff, RequestStream]:
+        """Take a prompt over from the source at the other end: the session's party here, and the tokens to come.
+
+        The connection is closed in any case, at the latest with the result of the session.
+
+        Raises:
+            NotRunning: the engine is stopped. AlreadyActive: the handoff is registered here, or the client id is.
+            LiveError: the request is none.
+        """
+        return self._rank.handoffs.join(handoff_id, request, endpoint)
 
     # -- looking ------------------------------------------------------------------------------------
 
@@ -298,7 +343,7 @@ def _normalised(config: ConfigSource, entry: str) -> EngineConfig:
         raise LiveError(f"{entry} needs a running event loop") from None
     try:
         engine = config if isinstance(config, EngineConfig) else load_engine_config(config)
-        engine.require_supported()
+        engine.require_supported(engine.worker_type)
     except ConfigError as exc:
         raise LiveError(f"invalid engine arguments: {exc}") from exc
     return engine

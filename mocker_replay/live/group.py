@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 from mocker_replay.live.effects import Effects
 from mocker_replay.live.errors import LiveError, text_of
+from mocker_replay.live.handoff.facts import HandoffSettings
 from mocker_replay.live.operations import SendResult
 from mocker_replay.live.request import TokenPlans
+from mocker_replay.shells.clock import Clock
 from mocker_replay.shells.handle import Driver
 from mocker_replay.shells.published import Published
 from mocker_replay.shells.tokens import CancelToken
@@ -40,18 +42,21 @@ class Group:
         self.token = token
         self.trace_block_size = trace_block_size
         self.plans = TokenPlans(trace_block_size)
+        self.handoff_settings = HandoffSettings()
         self.ranks: tuple[Rank, ...] = ()
         self.error: LiveError | None = None  # the first one
         self.log_level = logging.ERROR  # at which it is logged; lower where somebody else tells of it
         self._driver: Driver | None = None
+        self._clock: Clock | None = None
         self._effects: Effects | None = None
         self._pending: dict[int, SendResult] = {}
         self._next_scheduler_id = 0
         self._main: asyncio.Task[None] | None = None
 
-    def start(self, driver: Driver, ranks: Sequence[Rank]) -> None:
-        """Start the dispatchers; the driver runs already."""
+    def start(self, driver: Driver, clock: Clock, ranks: Sequence[Rank]) -> None:
+        """Start the dispatchers; the driver runs already, on this clock."""
         self._driver = driver
+        self._clock = clock
         self.ranks = tuple(ranks)
         self._effects = Effects(self, driver.events)
         for rank in self.ranks:
@@ -63,6 +68,12 @@ class Group:
         """The driver of all ranks."""
         assert self._driver is not None, "started"
         return self._driver
+
+    @property
+    def clock(self) -> Clock:
+        """The driver's."""
+        assert self._clock is not None, "started"
+        return self._clock
 
     def wall_ms(self) -> float:
         """Measured time since the engine's start [ms]."""

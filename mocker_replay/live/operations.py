@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from collections.abc import Callable
 from typing import Protocol
 
 from mocker_replay.events import CommandResult
@@ -39,6 +40,8 @@ class Scheduler(Protocol):
     def send_submit(self, route: Route, asked: Asked, on_result: SendResult) -> None: ...
 
     def send_cancel(self, route: Route, on_result: SendResult) -> None: ...
+
+    def cancel_destination(self, route: Route, on_result: SendResult, on_stale: Callable[[], None]) -> None: ...
 
 
 class Operation:
@@ -81,10 +84,11 @@ class Operation:
 class Submission(Operation):
     """From a registered route to an active one, or to a closed one."""
 
-    def __init__(self, rank: Scheduler, route: Route) -> None:
+    def __init__(self, rank: Scheduler, route: Route, *, expected: CommandResult = CommandResult.SUBMITTED) -> None:
         super().__init__()
         self._rank = rank
         self._route = route
+        self._expected = expected
 
     def start(self, asked: Asked) -> None:
         """Put the command on its way."""
@@ -94,14 +98,17 @@ class Submission(Operation):
         client_id = self._route.client_id
         if event is None:
             self._fail(_submit_error(client_id, text))
-        elif event.head.request != self._route.scheduler_id or event.head.b != CommandResult.SUBMITTED:
+        elif event.head.request != self._route.scheduler_id or event.head.b != self._expected:
             result = CommandResult(event.head.b).name.lower()
             self._fail(LiveError(f"request {client_id}: unexpected result {result} for request {event.head.request}"))
         elif not self._rank.running:
             self._fail(NotRunning(f"request {client_id}: the engine stopped during submission"))
         else:
-            self._route.activate()
-            self._resolve(True)
+            self._accepted()
+
+    def _accepted(self) -> None:
+        self._route.activate()
+        self._resolve(True)
 
     def _fail(self, error: LiveError) -> None:
         self._route.shutdown()
@@ -140,6 +147,8 @@ class Cancellation(Operation):
     def _run(self) -> None:
         if not self._rank.routes.holds(self._route) or not self._route.begin_cancellation():
             self._leave(False)
+        elif self._route.destination is not None:
+            self._rank.cancel_destination(self._route, self._answered, self._stale)
         else:
             self._rank.send_cancel(self._route, self._answered)
 
@@ -154,6 +163,13 @@ class Cancellation(Operation):
             result = CancelResult.APPLIED
         else:
             result = CancelResult.NOOP
+        self._finish(result, error)
+
+    def _stale(self) -> None:
+        """What the scheduler has under this name belongs to somebody else."""
+        self._finish(CancelResult.NOOP)
+
+    def _finish(self, result: CancelResult, error: LiveError | None = None) -> None:
         if self._route.finish_cancellation(result):
             self._rank.routes.remove(self._route)
         self._leave(result is CancelResult.APPLIED, error)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from mocker_replay.live.errors import LiveError, NotRunning, text_of
+from mocker_replay.live.handoff.lifecycle import Handoffs
+from mocker_replay.live.handoff.operations import cancel_through_destination
 from mocker_replay.live.metrics import EngineMetrics, ForwardPassPublisher, KvPublisher
 from mocker_replay.live.operations import Cancellation, SendResult, Submission
 from mocker_replay.live.request import (
@@ -110,6 +112,7 @@ class Rank:
         self.released = False  # the last clone of the engine is gone
         self.routes = Routes()
         self.batches: BoundedLane[Admissions | Outputs] = BoundedLane(BATCH_CAPACITY)
+        self.handoffs = Handoffs(self)
         self.metrics: Watch[EngineMetrics] = Watch(EngineMetrics(dp_rank, 0, total_blocks, 0, 0, 0))
         self.preemptions = 0  # since the start
         self._dispatcher: asyncio.Task[None] | None = None
@@ -155,7 +158,7 @@ class Rank:
         client_id = request.client_id or uuid.uuid4()
         plan = TokenPlan(request.planned_tokens(), client_id)
         number = self.group.new_scheduler_id() if scheduler_id is None else scheduler_id
-        route = Route(client_id, number, self.config.capacity_for(output_tokens), plan)
+        route = Route(client_id, number, self.config.capacity_for(output_tokens), plan, prompt.input_tokens)
         assert route.queue is not None
         queue = route.queue
         self.routes.insert(route)
@@ -172,8 +175,10 @@ class Rank:
         submission.start(asked)
         return submission
 
-    def send_submit(self, route: Route, asked: Asked, on_result: SendResult) -> None:
-        """Put a submission on the command lane."""
+    def send_submit(
+        self, route: Route, asked: Asked, on_result: SendResult, *, kind: str = "submit", handoff: int = -1
+    ) -> None:
+        """Put a submission on the command lane, an ordinary one or one of a handoff."""
         from mocker_replay._core.lanes import Command
 
         prompt, output_tokens, terms = asked
@@ -187,7 +192,7 @@ class Rank:
         self.group.send(
             lambda number: Command(
                 number,
-                "submit",
+                kind,
                 route.scheduler_id,
                 self.dp_rank,
                 prompt.input_tokens,
@@ -196,6 +201,7 @@ class Rank:
                 priority=terms.priority,
                 arrival_ms=terms.arrival_ms,
                 deadline_ms=terms.deadline_ms,
+                handoff=handoff,
             ),
             on_sent,
         )
@@ -207,6 +213,11 @@ class Rank:
         self.group.send(
             lambda number: Command(number, "cancel", route.scheduler_id, self.dp_rank, discard=True), on_result
         )
+
+    def cancel_destination(self, route: Route, on_result: SendResult, on_stale: Callable[[], None]) -> None:
+        """Cancel the destination of a handoff; `on_stale` is called where the handoff is somebody else's by now."""
+        assert route.destination is not None
+        cancel_through_destination(self, route.destination, on_result, on_stale)
 
     def cancel_route(self, route: Route, *, explicit: bool = True) -> Cancellation:
         """End the stream at once and ask the scheduler; `explicit` as in `Cancellation`."""
@@ -243,6 +254,7 @@ class Rank:
 
     def _stopped(self) -> None:
         self.routes.close_all()
+        self.handoffs.close_all()
 
     def forget_publishers(self) -> None:
         """The driver has ended: nothing is published any more, and nobody is kept for it."""
@@ -257,7 +269,7 @@ class Rank:
         self.require_loop()
         self.group.token.cancel()
         self.token.cancel()
-        self.routes.close_all()
+        self._stopped()
         if self._ending is None:
             self._ending = self.loop.create_task(self._end(), name="shutdown of a live engine")
         error = await asyncio.shield(self._ending)
@@ -273,9 +285,12 @@ class Rank:
             errors.append(str(exc))
         assert self._dispatcher is not None
         await asyncio.wait([self._dispatcher])
-        self.routes.close_all()
+        await self.handoffs.stopped()
+        self._stopped()
         if not errors and len(self.routes):
             errors.append(f"the shutdown left {len(self.routes)} active request routes")
+        if not errors and len(self.handoffs.routes):
+            errors.append(f"the shutdown left {len(self.handoffs.routes)} active handoff routes")
         return errors[0] if errors else None
 
     async def _supervise(self) -> None:
@@ -364,9 +379,12 @@ class Rank:
         route = self.routes.by_scheduler(signal.scheduler_id)
         if route is None:
             return True
+        delay_ms: float | None = None
+        if signal.completed and signal.position is not None:
+            delay_ms = self.group.handoff_settings.full_prompt_delay_ms(route.input_tokens)
         seen = Signal(
             route.client_id, signal.position, signal.completed, signal.reason, signal.t_ms, observed_ms,
-            route.plan.token_id,
+            route.plan.token_id, delay_ms,
         )  # fmt: skip
         if route.send(seen) is not Delivery.DELIVERED:
             route.abandon()

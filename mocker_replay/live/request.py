@@ -244,6 +244,7 @@ class Signal(NamedTuple):
     t_ms: float  # modelled time
     observed_ms: float  # measured time since the engine's start
     plan: Callable[[int], int]  # token id at a position; most readers never ask
+    handoff_delay_ms: float | None = None  # with `completed`, of a prefill worker: of the transfer of its whole prompt
 
     @property
     def token_id(self) -> int | None:
@@ -253,7 +254,8 @@ class Signal(NamedTuple):
     def __repr__(self) -> str:
         return (
             f"Signal(client_id={self.client_id}, position={self.position}, token_id={self.token_id}, "
-            f"completed={self.completed}, reason={self.reason!r}, t_ms={self.t_ms}, observed_ms={self.observed_ms})"
+            f"completed={self.completed}, reason={self.reason!r}, t_ms={self.t_ms}, observed_ms={self.observed_ms}, "
+            f"handoff_delay_ms={self.handoff_delay_ms})"
         )
 
 

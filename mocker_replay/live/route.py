@@ -10,10 +10,14 @@ import enum
 import uuid
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from mocker_replay.live.errors import AlreadyActive, LiveError
 from mocker_replay.live.request import Signal, TokenPlan
 from mocker_replay.shells.lanes import BoundedLane, LaneClosed
+
+if TYPE_CHECKING:
+    from mocker_replay.live.handoff.routes import Generation
 
 OnAdmission = Callable[[bool], None]
 
@@ -53,6 +57,11 @@ class Turns:
         self._busy = False
         self._serving = False
 
+    @property
+    def busy(self) -> bool:
+        """It is somebody's turn."""
+        return self._busy
+
     def enter(self, run: Callable[[], None]) -> None:
         """Call `run` when it is its turn, now or later."""
         self._waiting.append(run)
@@ -84,14 +93,18 @@ class Route:
     """
 
     __slots__ = (
-        "_on_admission", "abandoned", "cancel_turns", "client_id", "plan", "queue", "scheduler_id", "state",
-        "terminal_seen",
+        "_on_admission", "abandoned", "cancel_turns", "client_id", "destination", "input_tokens", "plan", "queue",
+        "scheduler_id", "state", "terminal_seen",
     )  # fmt: skip
 
-    def __init__(self, client_id: uuid.UUID, scheduler_id: int, capacity: int, plan: TokenPlan) -> None:
+    def __init__(
+        self, client_id: uuid.UUID, scheduler_id: int, capacity: int, plan: TokenPlan, input_tokens: int = 0
+    ) -> None:
         self.client_id = client_id
         self.scheduler_id = scheduler_id
         self.plan = plan
+        self.input_tokens = input_tokens
+        self.destination: Generation | None = None  # of which handoff, and so how it is cancelled
         self.state = RouteState.SUBMITTING
         self.abandoned = False  # nobody reads any more
         self.terminal_seen = False

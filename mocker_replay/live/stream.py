@@ -76,6 +76,11 @@ class RequestStream:
         await self._queue.until_closed()
 
     @property
+    def output(self) -> BoundedLane[Signal]:
+        """Where it reads from: for whoever wants to know when nothing can come any more, and must not keep it alive."""
+        return self._queue
+
+    @property
     def num_unread(self) -> int:
         """Signals that wait to be read."""
         return len(self._queue)

@@ -15,7 +15,7 @@ from mocker_replay.log.field_differences import FieldDifference, field_differenc
 _FORM = ("event", "schema", "level", "wall")
 _FLAVOURS = ("sglang", "trtllm")  # each has settings of its own
 # Goals and samples read what happened; the tensor parallel size scales GPU hours; how a number was given is no matter;
-# what Dynamo is told about the engine is not the engine's.
+# what Dynamo is told about the engine is not the engine's; how large a trace may be is no matter once it was read.
 WITHOUT_EFFECT = frozenset(
     {
         "trace.format",
@@ -27,6 +27,7 @@ WITHOUT_EFFECT = frozenset(
         "options.sla_itl_ms",
         "options.sla_e2e_ms",
         "options.telemetry_sample_interval_ms",
+        "options.max_text_gib",
     }
 )
 

@@ -106,7 +106,13 @@ class EventLogWriter:
         return True
 
     def close(
-        self, *, cut: bool = False, interrupted: bool = False, stopped: bool = False, wall: bytes | None = None
+        self,
+        *,
+        cut: bool = False,
+        interrupted: bool = False,
+        stopped: bool = False,
+        skipped: int | None = None,
+        wall: bytes | None = None,
     ) -> dict[str, Any]:
         """Write the footer and make the log whole.
 
@@ -114,6 +120,7 @@ class EventLogWriter:
             cut: the run ended at its time limit, with requests that are not terminal or rows that never arrived.
             interrupted: the user ended it.
             stopped: the engine could not go on.
+            skipped: requests of a graph that never arrived because their play had failed; None: no graph.
             wall: what the footer says about the clock, as the JSON text of an object.
 
         Returns:
@@ -129,6 +136,8 @@ class EventLogWriter:
         elif cut:
             end = RunEnd.TIME_LIMIT
         counts = self._encoder.counts()
+        if skipped is not None:
+            counts["skipped"] = skipped
         footer = {"event": LogEvent.FOOTER, **counts, "end": end, "digest": self._digest.hexdigest()}
         line = orjson.dumps(footer)
         self._write((line if wall is None else with_wall(line, wall)) + b"\n")

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mocker_replay.config import EngineConfig, ReplayOptions
+from mocker_replay.config import ReplayOptions
 from mocker_replay.policies import LoadedPolicy
 from mocker_replay.replay.books import RunBooks, Stopped
 from mocker_replay.replay.interrupt import InterruptFlag
+from mocker_replay.replay.pools import Pools
 from mocker_replay.replay.sinks import Sinks
 from mocker_replay.shells.clock import elapsed_ms, monotonic_ns
 from mocker_replay.trace import TraceFacts, TraceSource
@@ -28,7 +29,7 @@ class AcceleratedRun(RunBooks):
 
     def __init__(
         self,
-        engine: EngineConfig,
+        pools: Pools,
         options: ReplayOptions,
         facts: TraceFacts,
         source: TraceSource,
@@ -36,10 +37,11 @@ class AcceleratedRun(RunBooks):
         policy: LoadedPolicy,
         progress: Progress | None,
     ) -> None:
-        super().__init__(engine, options, facts, source, sinks, policy)
+        super().__init__(pools, options, facts, source, sinks, policy)
         self._progress = progress
         self._progress_ns = monotonic_ns()
-        self._max_records = _RECORDS_PER_TURN_CALLBACK if engine.timing_model.type == "callback" else _RECORDS_PER_TURN
+        models = {pools.config_of(worker).timing_model.type for worker in (0, pools.num_workers - 1)}
+        self._max_records = _RECORDS_PER_TURN_CALLBACK if "callback" in models else _RECORDS_PER_TURN
 
     def loop(self, interrupt: InterruptFlag) -> bool:
         """Until nothing is left (True), or the time limit or an interrupt ends the run (False)."""
@@ -50,12 +52,13 @@ class AcceleratedRun(RunBooks):
             if status == "needs_rows":
                 self.more_rows()
             elif status == "ends":
-                self.workload.ended(self.fleet, self.fleet.ended_requests())
+                self.workload.ended(self.fleet, self.fleet.take_ends())
             elif status == "sample":
                 self.consume()
                 self.sinks.sample(self.fleet)
             elif status == "place":
-                self.consume()
+                if self.router is not None or self.placement is not None:
+                    self.consume()  # they decide by what has happened
                 self._place()
             elif status == "full":
                 self.consume()
@@ -74,6 +77,12 @@ class AcceleratedRun(RunBooks):
             raise Stopped(exc) from exc
 
     def _place(self) -> None:
+        row = self.fleet.next_request
+        self._choose_place()
+        if self.workload.hears_arrivals:
+            self.workload.arrived(self.fleet, row, self.fleet.now_ms)
+
+    def _choose_place(self) -> None:
         if self.placement is not None:
             try:
                 worker, rank, reason = self.placement.choose(self.fleet)
@@ -81,7 +90,9 @@ class AcceleratedRun(RunBooks):
             except Exception as exc:  # the policy is the user's
                 raise Stopped(exc) from exc
             return
-        assert self.router is not None
+        if self.router is None:
+            self.fleet.place_next(-1, -1)
+            return
         placement = self.router.choose(self.fleet.now_ms, *self.fleet.next_arrival())
         self.fleet.place_next(placement.worker, placement.rank)
 

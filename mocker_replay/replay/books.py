@@ -6,6 +6,7 @@ their names only when they are whole, or closed with an honest end marker.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,20 +14,25 @@ from typing import Any
 from mocker_replay._core.collector import Collector
 from mocker_replay._core.fleet import Fleet
 from mocker_replay.config import EngineConfig, ReplayOptions
-from mocker_replay.errors import ExitCode, InvariantError
+from mocker_replay.config.options import DELTA_FORMATS
+from mocker_replay.errors import ExitCode, InvariantError, UsageError
 from mocker_replay.events import Decision, Want
 from mocker_replay.policies import LoadedPolicy
 from mocker_replay.replay.build import build_fleet
+from mocker_replay.replay.graph_facts import graph_of, run_graph
+from mocker_replay.replay.graph_workload import GraphWorkload
+from mocker_replay.replay.history import Histories
 from mocker_replay.replay.interrupt import InterruptFlag
 from mocker_replay.replay.placement import PolicyPlacement
+from mocker_replay.replay.pools import Pools
 from mocker_replay.replay.result import ReplayResult
 from mocker_replay.replay.router import KvRouter
 from mocker_replay.replay.sinks import Sinks
-from mocker_replay.replay.workload import Workload, open_workload, session_names
-from mocker_replay.report.facts import COMPLETED, FAILED, REJECTED, RunFacts
+from mocker_replay.replay.workload import Recall, Workload, open_workload, session_names
+from mocker_replay.report.facts import FAILED, NOT_ARRIVED, NOT_TERMINAL, REJECTED, PrefillFacts, RunFacts
 from mocker_replay.report.summary import summarize, tier_fields
 from mocker_replay.shells.clock import elapsed_ms, monotonic_ns
-from mocker_replay.trace import TraceFacts, TraceSource
+from mocker_replay.trace import TraceFacts, TraceGraph, TraceSource
 
 
 class Stopped(Exception):
@@ -47,7 +53,7 @@ class RunBooks:
 
     def __init__(
         self,
-        engine: EngineConfig,
+        pools: Pools,
         options: ReplayOptions,
         facts: TraceFacts,
         source: TraceSource,
@@ -57,37 +63,41 @@ class RunBooks:
         want: int = 0,
         external: bool = False,
     ) -> None:
-        self.engine = engine
+        self.pools = pools
+        self.engine = pools.engine
         self.options = options
         self.facts = facts
         self.sinks = sinks
         self.policy = policy
         self.failure: Exception | None = None  # why the machines could not go on
         self.until_ms = math.inf if options.max_sim_time_ms is None else options.max_sim_time_ms
-        self.collector = Collector(options.num_workers, engine.dp_size)
-        self.router = _router(engine, options, facts)
+        self.collector = Collector(pools.num_workers, pools.dp_size, pools.num_prefill_workers)
+        self.router = _router(pools.engine, options, facts)
         self.placement: PolicyPlacement | None = None
         if policy.placing is not None:
-            self.placement = PolicyPlacement(policy.placing, options.num_workers, engine.dp_size, engine.num_gpu_blocks)
+            self.placement = PolicyPlacement(
+                policy.placing, pools.num_workers, pools.dp_size, self.engine.num_gpu_blocks
+            )
         wants_kv = sinks.wants_kv or self.router is not None
-        self.workload: Workload = open_workload(
-            source.batches(),
-            facts,
-            arrival_speedup_ratio=options.arrival_speedup_ratio,
-            replay_concurrency=options.replay_concurrency,
-            renumber=wants_kv or engine.native_host_offload is not None,
-        )
+        self.graph = graph_of(source, facts)
+        is_delta = options.trace_format in DELTA_FORMATS
+        if is_delta and wants_kv:
+            raise UsageError(f"event level kv is not built for trace_format {options.trace_format}")
+        recall = _recall(facts, self.engine.block_size) if is_delta else None
+        numbers_ids = wants_kv or pools.has_tier
+        self.workload = _workload(source, facts, self.graph, options, renumber=numbers_ids, recall=recall)
         self.fleet: Fleet = build_fleet(
-            engine,
-            num_workers=options.num_workers,
-            trace_block_size=facts.trace_block_size,
+            pools,
+            trace_block_size=self.engine.block_size if is_delta else facts.trace_block_size,
             want=want | sinks.wants | (Want.KV if wants_kv else 0),
             telemetry=sinks.wants_samples,
             wake_on_end=self.workload.wakes,
-            external_placement=self.router is not None or self.placement is not None,
+            external_placement=(self.router is not None or self.placement is not None or self.workload.hears_arrivals),
             external=external,
+            quiet=not (external or wants_kv or sinks.wants_passes or sinks.wants_samples or self.placement is not None),
             block_tokens=sinks.block_tokens if wants_kv else None,
             policy=policy.scheduling,
+            knows_outputs=is_delta,
         )
 
     def loop(self, interrupt: InterruptFlag) -> bool:
@@ -152,6 +162,7 @@ class RunBooks:
             summary=summarize(self.collector, facts)
             | self._policy_summary()
             | self._tier_summary()
+            | self._lineage_summary()
             | self.extra_summary(),
             columns=columns,
             facts=facts,
@@ -171,9 +182,16 @@ class RunBooks:
 
     def _tier_summary(self) -> dict[str, Any]:
         """What the host tiers did; nothing where there are none."""
-        if self.engine.native_host_offload is None:
+        if not self.pools.has_tier:
             return {}
         return tier_fields(self.collector.columns(), self.collector.host_steps())
+
+    def _lineage_summary(self) -> dict[str, Any]:
+        """What was done to the rows of the trace; nothing where they were replayed as they are."""
+        if self.facts.lineage is None:
+            return {}
+        told = {"digest": self.facts.digest, "rows": self.facts.num_rows, **self.facts.lineage.to_mapping()}
+        return {"transformed_trace": told}
 
     def consume(self) -> None:
         """Hand the records to everybody who reads them, and forget them."""
@@ -203,16 +221,31 @@ class RunBooks:
 
     def _conservation_fault(self, columns: Mapping[str, Any]) -> InvariantError | None:
         """None when every row arrived and ended and every block is free or cached; else who is left, what is held."""
-        left = [int(row) for row in (columns["status"] < COMPLETED).nonzero()[0][:20]]
+        status = columns["status"]
+        left = [int(row) for row in (status == NOT_TERMINAL).nonzero()[0][:20]]
         gauges = self._gauges()
         held = [tuple(int(x) for x in rank) for rank in gauges if rank[0] or rank[2] or rank[3]]
-        missing = self.facts.num_rows - len(columns["status"])
+        missing = self.facts.num_rows - int((status != NOT_ARRIVED).sum()) - self.workload.num_skipped
         if left or held or missing:
             return InvariantError(
-                f"the run ended with {missing + len(left)} requests neither ended nor cut (rows {left}); "
+                f"the run ended with {missing} requests that did not arrive, and {len(left)} neither ended nor cut "
+                f"(rows {left}); "
                 f"ranks that still hold something (active, inactive blocks, running, waiting): {held}"
             )
         return None
+
+    def _prefill_facts(self) -> PrefillFacts | None:
+        config = self.pools.prefill
+        if config is None:
+            return None
+        return PrefillFacts(
+            config=config.to_mapping(),
+            num_workers=self.pools.num_prefill_workers,
+            dp_size=config.dp_size,
+            tensor_parallel_size=config.tensor_parallel_size,
+            worker_seconds=self.fleet.prefill_worker_seconds,
+            decode_has_tier=self.engine.native_host_offload is not None,
+        )
 
     def _run_facts(self, wall_time_ms: float, *, cut: bool, interrupted: bool) -> RunFacts:
         options, trace = self.options, self.facts
@@ -228,11 +261,12 @@ class RunBooks:
             timestamp_unit=trace.timestamp_unit,
             trace_block_size=trace.trace_block_size,
             trace_span_ms=trace.span_ms,
-            num_workers=options.num_workers,
+            num_workers=self.pools.num_workers - self.pools.num_prefill_workers,
             dp_size=self.engine.dp_size,
             tensor_parallel_size=self.engine.tensor_parallel_size,
             wall_time_ms=wall_time_ms,
             worker_seconds=self.fleet.worker_seconds,
+            prefill=self._prefill_facts(),
             end_ms=self.fleet.last_event_ms,
             cut=cut,
             interrupted=interrupted,
@@ -242,9 +276,36 @@ class RunBooks:
             request_ids=self.sinks.request_ids(),
             session_names=session_names(rows) if reported and rows is not None else None,
             sessions_reported=reported,
+            graph=None if self.graph is None else run_graph(self.graph, trace, self.workload.lane),
+            num_skipped=self.workload.num_skipped,
             placements=self.router.placements if self.router is not None else None,
+            trace_assumed=None if trace.assumptions is None else dataclasses.asdict(trace.assumptions),
+            trace_assumed_texts=() if trace.assumptions is None else trace.assumptions.texts(),
             warnings=trace.warnings,
+            trace_transforms=() if trace.lineage is None else trace.lineage.steps,
         )
+
+
+def _workload(
+    source: TraceSource, facts: TraceFacts, graph: TraceGraph | None, options: ReplayOptions, *, renumber: bool,
+    recall: Recall | None,
+) -> Workload:  # fmt: skip
+    ratio = options.arrival_speedup_ratio
+    if graph is None:
+        return open_workload(
+            source,
+            facts,
+            arrival_speedup_ratio=ratio,
+            replay_concurrency=options.replay_concurrency,
+            renumber=renumber,
+            recall=recall,
+        )
+    base_ms = facts.min_first_timestamp_ms or 0.0
+    return GraphWorkload(graph, base_ms, ratio, num_lanes=options.agentic_lanes, renumber=renumber)
+
+
+def _recall(facts: TraceFacts, block_size: int) -> Recall:
+    return lambda rows: Histories(rows, facts.trace_block_size, block_size, facts.path)
 
 
 def _router(engine: EngineConfig, options: ReplayOptions, facts: TraceFacts) -> KvRouter | None:

@@ -15,7 +15,7 @@ from typing import Any
 from mocker_replay._core.event_buffer import EventBuffer
 from mocker_replay._core.fleet import Handed
 from mocker_replay._core.types import EngineError
-from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions
+from mocker_replay.config import RealtimeOptions, ReplayOptions
 from mocker_replay.errors import ExitCode
 from mocker_replay.events import Want
 from mocker_replay.identity import stable_request_uuid
@@ -30,6 +30,7 @@ from mocker_replay.log.wall import WallRecorder
 from mocker_replay.policies import LoadedPolicy
 from mocker_replay.replay.books import RunBooks, Stopped
 from mocker_replay.replay.interrupt import InterruptFlag, abandon
+from mocker_replay.replay.pools import Pools
 from mocker_replay.replay.realtime_view import Views, Watch
 from mocker_replay.replay.sinks import Sinks
 from mocker_replay.replay.tap import Tap
@@ -54,7 +55,7 @@ class RealtimeRun(RunBooks):
 
     def __init__(
         self,
-        engine: EngineConfig,
+        pools: Pools,
         options: ReplayOptions,
         facts: TraceFacts,
         source: TraceSource,
@@ -64,7 +65,7 @@ class RealtimeRun(RunBooks):
         watch: Watch | None,
         observe: Observe | None = None,
     ) -> None:
-        super().__init__(engine, options, facts, source, sinks, policy, want=Want.TOKENS, external=True)
+        super().__init__(pools, options, facts, source, sinks, policy, want=Want.TOKENS, external=True)
         self.realtime = realtime
         self.punctuality = Punctuality()
         self._watch = watch
@@ -171,7 +172,7 @@ class RealtimeRun(RunBooks):
             elif status == "needs_rows":
                 self.more_rows()
             elif status == "ends":
-                self.workload.ended(self.fleet, self.fleet.ended_requests())
+                self.workload.ended(self.fleet, self.fleet.take_ends())
             elif status == "done":
                 return True
             elif self.fleet.next_instant_ms > self.until_ms:
@@ -187,11 +188,12 @@ class RealtimeRun(RunBooks):
             while self.fleet.needs_rows:
                 self.more_rows()
             due_ms, wall_ms = self.fleet.next_due_ms, self._wall_ms()
-            if due_ms <= min(wall_ms, self.until_ms):
-                self._serve_due(wall_ms)
-            elif ended := self.fleet.ended_requests():
+            if ends := self.fleet.take_ends():
+                # Before rows that are due: what ended may have made one of them needless.
                 self.fleet.note_now(wall_ms)
-                self.workload.ended(self.fleet, ended)
+                self.workload.ended(self.fleet, ends)
+            elif due_ms <= min(wall_ms, self.until_ms):
+                self._serve_due(wall_ms)
             elif due_ms == math.inf and self._is_at_rest():
                 return True
             elif wall_ms >= self.until_ms:
@@ -277,6 +279,8 @@ class RealtimeRun(RunBooks):
         wall_ms = self._wall_ms()
         self.punctuality.arrived(handed.due_ms, wall_ms)
         self._recorder.arrival(handed.due_ms, handed.hash_ids)
+        if self.workload.hears_arrivals:
+            self.workload.arrived(self.fleet, handed.request, handed.arrival_ms)
         self.consume_with_wall(self.fleet.out, wall_ms)
         self.fleet.clear_events()
         self._living[handed.request] = handed.worker, handed.rank

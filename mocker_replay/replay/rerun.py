@@ -24,6 +24,7 @@ from mocker_replay.log.reader import EventLogReader, LogError
 from mocker_replay.log.records import append_records
 from mocker_replay.log.wall import StepTaken, read_step, read_wall
 from mocker_replay.replay.build import build_fleet
+from mocker_replay.replay.pools import Pools
 from mocker_replay.replay.rerun_header import read_header
 from mocker_replay.replay.rerun_result import Difference, RerunResult
 from mocker_replay.replay.rerun_script import Script
@@ -73,8 +74,7 @@ class _Rerun:
         self._encoder = LogEncoder(self._header.level, self._num_workers, dp_size, with_terms)
         wants_kv = self._header.level == EventLevel.KV
         self._fleet = build_fleet(
-            self._header.config,
-            num_workers=self._num_workers,
+            Pools(self._header.config, self._num_workers),
             trace_block_size=self._header.trace_block_size,
             want=self._encoder.wants,
             telemetry=False,
@@ -184,7 +184,7 @@ class _Rerun:
         self._fleet.out.append_record(
             EventKind.ARRIVAL, arrived.t_ms, arrived.worker, command.rank, arrived.row,
             a=command.n_in, b=command.n_out, c=arrived.session, d=arrived.turn, e=command.priority,
-            x=arrived.deadline_after_ms,
+            f=arrived.play + 1, x=arrived.deadline_after_ms,
         )  # fmt: skip
         self._encode()
 

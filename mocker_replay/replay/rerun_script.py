@@ -25,6 +25,7 @@ class Arrived(NamedTuple):
     worker: int
     session: int  # -1: none told
     turn: int
+    play: int  # of a graph; -1: none told
     deadline_after_ms: float  # NaN: none told
     command: Command  # without its id
 
@@ -77,6 +78,7 @@ class Script:
         n_in, n_out = _whole(event, "input_tokens"), _whole(event, "output_tokens")
         session = _whole(event, "session") if "session" in event else -1
         turn = _whole(event, "turn") if "turn" in event else 0
+        play = _whole(event, "play") if "play" in event else -1
         worker = _whole(event, "worker", self._num_workers)
         priority, deadline_ms = event.get("priority", 0), event.get("deadline_ms", math.nan)
         if not isinstance(priority, int) or not isinstance(deadline_ms, float):
@@ -86,7 +88,7 @@ class Script:
             0, "submit", row, rank, n_in, n_out, tuple(hash_ids),
             priority=priority, arrival_ms=t_ms, deadline_ms=due_ms,
         )  # fmt: skip
-        return Arrived(t_ms, row, name if named else None, worker, session, turn, deadline_ms, command)
+        return Arrived(t_ms, row, name if named else None, worker, session, turn, play, deadline_ms, command)
 
     def command_of(self, taken: StepTaken) -> Command | None:
         """What a step carries.

@@ -28,3 +28,9 @@ class ReplayResult:
         from mocker_replay.report.records import iter_records
 
         return iter_records(self.columns, self.facts)
+
+    def record_lines(self) -> Iterator[bytes]:
+        """The same as JSON lines, some at a time."""
+        from mocker_replay.report.records import record_lines
+
+        return record_lines(self.columns, self.facts)

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mocker_replay._core.types import CommandError, EngineError
 from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions, load_engine_config
+from mocker_replay.config.options import DELTA_FORMATS
 from mocker_replay.errors import InvariantError, UsageError
 from mocker_replay.log.compression import Sink
 from mocker_replay.policies import LoadedPolicy, Policy, load_policy, ready
 from mocker_replay.replay.accelerated import AcceleratedRun, Progress
 from mocker_replay.replay.books import RunBooks
+from mocker_replay.replay.graph_facts import require_settings
 from mocker_replay.replay.interrupt import InterruptFlag
+from mocker_replay.replay.pools import Pools
 from mocker_replay.replay.result import ReplayResult
 from mocker_replay.replay.sinks import Sinks
-from mocker_replay.trace import TraceSource, open_trace
+from mocker_replay.trace import TraceFacts, TracePath, TraceSource, open_trace
 
 if TYPE_CHECKING:
     from mocker_replay._core.policy import SchedulingPolicy
@@ -32,7 +35,7 @@ _MAX_RANKS = 65_536
 
 
 def replay(
-    trace: str | os.PathLike[str] | TraceSource,
+    trace: TracePath | TraceSource,
     config: EngineConfig | Mapping[str, object] | None = None,
     options: ReplayOptions | None = None,
     *,
@@ -46,11 +49,13 @@ def replay(
     watch: Watch | None = None,
     observe: Observe | None = None,
     policy: Policy | SchedulingPolicy | None = None,
+    prefill_config: EngineConfig | Mapping[str, object] | None = None,
+    decode_config: EngineConfig | Mapping[str, object] | None = None,
 ) -> ReplayResult:
     """Replay a trace, in virtual time or at its own pace (`options.mode`).
 
     Args:
-        trace: path of a trace, "-" for standard input, or an opened TraceSource.
+        trace: path of a trace, "-" for standard input, a list of paths that are one trace, or an opened TraceSource.
         config: engine configuration, as EngineConfig or as the reference's mapping.
         options: settings of the run.
         events, requests, summary, telemetry: files to write, "-" for standard output. `telemetry=True` samples
@@ -63,6 +68,7 @@ def replay(
         observe: called in the loop of a realtime run whenever a client reads a token, with (row, Signal, measured time
             [ms]); clients then read token by token, which costs each of them a turn of the loop.
         policy: an object of the caller's own, in place of the one that `options.policy` names.
+        prefill_config, decode_config: of the two pools that `options` may ask for; `config` is not looked at then.
 
     Raises:
         ConfigError, UsageError, TraceError: refused before anything runs; nothing is written.
@@ -70,42 +76,78 @@ def replay(
         OutputError: an output cannot be written; no file that looks whole is left.
         KeyboardInterrupt: the second Ctrl-C; the first one ends the run orderly and marks it as cut.
     """
-    engine = config if isinstance(config, EngineConfig) else load_engine_config(config)
-    engine.require_supported()
     options = options or ReplayOptions()
     options.validate()
+    pools = _pools(options, config, prefill_config, decode_config)
     realtime = _realtime_options(options, realtime, telemetry)
     options, loaded = _with_policy(options, policy)
-    _require_few_ranks(options.num_workers * engine.dp_size)
     source = trace_source(trace, options)
     try:
         facts = source.scan()
+        options = _in_its_format(options, facts)
+        _refuse_of_pools(pools, realtime, loaded, options, facts)
         sinks = Sinks(
-            engine, options, facts, events=events, event_level=event_level, requests=requests, summary=summary,
+            pools, options, facts, events=events, event_level=event_level, requests=requests, summary=summary,
             telemetry=telemetry, realtime=realtime,
         )  # fmt: skip
         # From the first output on an interrupt ends the run orderly, until all of them are whole.
         with InterruptFlag() as interrupt, sinks:
             run: RunBooks
             if realtime is None:
-                run = AcceleratedRun(engine, options, facts, source, sinks, loaded, progress)
+                run = AcceleratedRun(pools, options, facts, source, sinks, loaded, progress)
             else:
                 from mocker_replay.replay.realtime import RealtimeRun
 
-                run = RealtimeRun(engine, options, facts, source, sinks, loaded, realtime, watch, observe)
+                run = RealtimeRun(pools, options, facts, source, sinks, loaded, realtime, watch, observe)
             result = run.result(interrupt)
     finally:
         if source is not trace:
             source.close()
+    return _unless_failed(run, result)
+
+
+def _unless_failed(run: RunBooks, result: ReplayResult) -> ReplayResult:
     if run.failure is not None:
-        text = f"the run stopped at {result.facts.end_ms} ms: {_text_of(run.failure)}{run.standing()}"
-        raise InvariantError(text) from run.failure
+        raise InvariantError(_stop_text(run, result.facts.end_ms)) from run.failure
     return result
 
 
-def _require_few_ranks(num_ranks: int) -> None:
-    if num_ranks > _MAX_RANKS:
-        raise UsageError(f"num_workers times dp_size must not exceed {_MAX_RANKS} ranks (got {num_ranks})")
+def _stop_text(run: RunBooks, end_ms: float) -> str:
+    assert run.failure is not None
+    return f"the run stopped at {end_ms} ms: {_text_of(run.failure)}{run.standing()}"
+
+
+def _in_its_format(options: ReplayOptions, facts: TraceFacts) -> ReplayOptions:
+    """What was run is what the trace was found to be: a log says no `auto`."""
+    require_settings(options, facts)
+    return dataclasses.replace(options, trace_format=facts.format) if options.trace_format == "auto" else options
+
+
+def _pools(options: ReplayOptions, *configs: EngineConfig | Mapping[str, object] | None) -> Pools:
+    pools = Pools.of(
+        options,
+        *(
+            config if config is None or isinstance(config, EngineConfig) else load_engine_config(config)
+            for config in configs
+        ),
+    )
+    if pools.num_ranks > _MAX_RANKS:
+        raise UsageError(f"num_workers times dp_size must not exceed {_MAX_RANKS} ranks (got {pools.num_ranks})")
+    return pools
+
+
+def _refuse_of_pools(
+    pools: Pools, realtime: RealtimeOptions | None, policy: LoadedPolicy, options: ReplayOptions, facts: TraceFacts
+) -> None:
+    """What is built for workers of one kind only."""
+    if pools.prefill is None:
+        return
+    if facts.graph is not None or options.trace_format in DELTA_FORMATS:
+        raise UsageError(f"trace_format {options.trace_format} is not built yet for prefill and decode workers")
+    if realtime is not None:
+        raise UsageError("mode realtime is not built yet for prefill and decode workers; run them accelerated")
+    if policy.placing is not None:
+        raise UsageError(f"policy {policy.name} places requests, which is not built yet for prefill and decode workers")
 
 
 def _with_policy(
@@ -149,20 +191,31 @@ def _require_no_running_loop() -> None:
     )
 
 
-def trace_source(trace: str | os.PathLike[str] | TraceSource, options: ReplayOptions) -> TraceSource:
+def trace_source(trace: TracePath | TraceSource, options: ReplayOptions) -> TraceSource:
     """The trace as these options read it; one that is open already stays as it is."""
-    if not isinstance(trace, str | os.PathLike):
+    if not isinstance(trace, str | os.PathLike | Sequence):
         return trace
-    return open_trace(
+    source = open_trace(
         trace,
         trace_format=options.trace_format,
-        trace_block_size=options.effective_trace_block_size,
+        trace_block_size=options.trace_block_size,
         timestamp_unit=options.timestamp_unit,
         closed_loop=options.replay_concurrency is not None,
         missing_timestamps=options.missing_timestamps,
         surplus_hash_ids=options.surplus_hash_ids,
         missing_hash_ids=options.missing_hash_ids,
+        estimate_prefix=options.estimate_prefix,
+        failed_rows=options.failed_rows,
+        max_text_gib=options.max_text_gib,
+        weka_nested_timestamp_basis=options.weka_nested_timestamp_basis,
+        trace_shared_prefix_ratio=options.trace_shared_prefix_ratio,
+        trace_num_prefix_groups=options.trace_num_prefix_groups,
     )
+    if not options.transforms:
+        return source
+    from mocker_replay.trace.transforms import transformed
+
+    return transformed(source, options.transforms)
 
 
 def _text_of(failure: Exception) -> str:

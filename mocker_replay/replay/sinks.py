@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
@@ -18,17 +18,17 @@ import orjson
 from mocker_replay._core.collector import Collector
 from mocker_replay._core.event_buffer import EventBuffer
 from mocker_replay._core.fleet import Fleet
-from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions
+from mocker_replay.config import RealtimeOptions, ReplayOptions
 from mocker_replay.identity import deterministic_output_tokens
 from mocker_replay.log.compression import Encoder, Sink, open_encoder
 from mocker_replay.log.writer import EventLogWriter
 from mocker_replay.outputs import open_output
 from mocker_replay.policies import FCFS
+from mocker_replay.replay.pools import Pools
 from mocker_replay.replay.result import ReplayResult
-from mocker_replay.report.telemetry import TelemetrySampler
+from mocker_replay.report.telemetry import SampledPool, TelemetrySampler
 from mocker_replay.trace import TraceFacts
 
-_RECORDS_PER_WRITE = 512
 # Output token ids in the hashes of generated blocks come from this seed and the request's name.
 _TOKEN_SEED = 0
 
@@ -40,7 +40,7 @@ class Sinks:
 
     def __init__(
         self,
-        engine: EngineConfig,
+        pools: Pools,
         options: ReplayOptions,
         facts: TraceFacts,
         *,
@@ -52,7 +52,7 @@ class Sinks:
         realtime: RealtimeOptions | None = None,
     ) -> None:
         self._realtime = realtime
-        self._engine = engine
+        self._pools = pools
         self._options = options
         self._facts = facts
         self._events = events
@@ -79,8 +79,8 @@ class Sinks:
                     self._events,
                     self._level,
                     header=self._header(),
-                    num_workers=self._options.num_workers,
-                    dp_size=self._engine.dp_size,
+                    num_workers=self._pools.num_workers,
+                    dp_size=self._pools.dp_size,
                     with_terms=self._options.policy != FCFS,
                 )
                 stack.push(self._close_log)
@@ -106,7 +106,7 @@ class Sinks:
         options = self._options.to_mapping()
         # Who keeps the time is no matter of what was replayed: it stands under `wall`.
         del options["mode"]
-        header = {
+        header: dict[str, Any] = {
             "clock": "measured" if realtime is not None and realtime.clock == "measured" else "virtual",
             "trace": {
                 "format": self._facts.format,
@@ -114,10 +114,17 @@ class Sinks:
                 "digest": self._facts.digest,
                 "timestamp_unit": self._facts.timestamp_unit,
                 "trace_block_size": self._facts.trace_block_size,
+                **(self._facts.lineage.to_mapping() if self._facts.lineage is not None else {}),
             },
-            "config": self._engine.to_mapping(),
+            "config": self._pools.engine.to_mapping(),
             "options": options,
         }
+        if self._facts.graph is not None:
+            header["trace"] |= {"plays": self._facts.graph.num_plays, "edges": self._facts.graph.num_edges}
+        if self._facts.assumptions is not None:
+            header["trace"]["assumed"] = dataclasses.asdict(self._facts.assumptions)
+        if self._pools.prefill is not None:
+            header["prefill_config"] = self._pools.prefill.to_mapping()
         if realtime is not None:
             header["wall"] = {"mode": "realtime", **dataclasses.asdict(realtime)}
         return header
@@ -135,6 +142,11 @@ class Sinks:
         return self._log is not None and self._level == "kv"
 
     @property
+    def wants_passes(self) -> bool:
+        """Whether passes are read one by one."""
+        return self._log is not None and self._level != "requests"
+
+    @property
     def wants_samples(self) -> bool:
         """Whether telemetry is sampled."""
         return self._samples
@@ -144,7 +156,8 @@ class Sinks:
         if self._samples:
             self._sampler = TelemetrySampler(
                 collector,
-                num_gpu_blocks=self._engine.num_gpu_blocks,
+                num_gpu_blocks=self._pools.engine.num_gpu_blocks,
+                pools=_sampled_pools(self._pools),
                 interval_ms=self._options.telemetry_sample_interval_ms,
                 emit=self._take_sample,
                 router_hits=router_hits,
@@ -156,7 +169,7 @@ class Sinks:
         if "telemetry" in self._streams:
             self._streams["telemetry"].write(orjson.dumps(sample, option=orjson.OPT_APPEND_NEWLINE))
 
-    def add_names(self, first_row: int, names: list[str | None]) -> None:
+    def add_names(self, first_row: int, names: Sequence[str | None]) -> None:
         """Names of rows, before any of their events."""
         for row, name in enumerate(names, first_row):
             if name is not None:
@@ -211,11 +224,13 @@ class Sinks:
             stopped: the engine could not go on. wall: what the footer says about the clock.
         """
         if self._log is not None:
-            self._log.close(cut=result.facts.cut, interrupted=result.facts.interrupted, stopped=stopped, wall=wall)
+            facts = result.facts
+            skipped = None if facts.graph is None else facts.num_skipped
+            self._log.close(cut=facts.cut, interrupted=facts.interrupted, stopped=stopped, skipped=skipped, wall=wall)
             self._log = None
         if "requests" in self._streams:
-            for chunk in _chunks(result):
-                self._streams["requests"].write(chunk)
+            for lines in result.record_lines():
+                self._streams["requests"].write(lines)
         if "summary" in self._streams:
             option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
             self._streams["summary"].write(orjson.dumps(result.summary, option=option))
@@ -223,18 +238,16 @@ class Sinks:
             stream.close()
 
 
+def _sampled_pools(pools: Pools) -> tuple[SampledPool, ...]:
+    """Prefill workers, then the others; nothing where all are the same."""
+    first = pools.num_prefill_workers
+    rest = SampledPool(first, pools.num_workers - first, pools.engine.dp_size, pools.engine.num_gpu_blocks)
+    if pools.prefill is None:
+        return ()
+    return SampledPool(0, first, pools.prefill.dp_size, pools.prefill.num_gpu_blocks), rest
+
+
 def generated_tokens(name: str, first: int, stop: int) -> bytes:
     """Tokens first..stop that a request of this name generates, as little-endian 32-bit words."""
     tokens = deterministic_output_tokens(_TOKEN_SEED, name, stop - first, first=first)
     return b"".join(token.to_bytes(4, "little") for token in tokens)
-
-
-def _chunks(result: ReplayResult) -> Iterator[bytes]:
-    """Records as JSON lines, some at a time."""
-    lines: list[bytes] = []
-    for record in result.records():
-        lines.append(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
-        if len(lines) == _RECORDS_PER_WRITE:
-            yield b"".join(lines)
-            lines.clear()
-    yield b"".join(lines)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import numpy.typing as npt
 
 Columns = Mapping[str, npt.NDArray[Any]]
@@ -65,6 +66,43 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillFacts:
+    """The prefill workers of a run, where prefill and decode have workers of their own."""
+
+    config: Mapping[str, Any]
+    num_workers: int
+    dp_size: int
+    tensor_parallel_size: int
+    worker_seconds: float
+    decode_has_tier: bool  # host memory of the decode workers
+
+    @property
+    def gpus_per_worker(self) -> int:
+        """GPUs of a prefill worker."""
+        return self.tensor_parallel_size * self.dp_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunGraph:
+    """The graph that was replayed; rows are its requests in byte order of their ids."""
+
+    source: Mapping[str, str]  # format and digest of what it was made from
+    digest: str
+    models: Sequence[str]  # recorded ones, sorted
+    play: npt.NDArray[np.int64]  # (num_requests,) ordinal of the play
+    play_ids: Sequence[str]  # in play order
+    session_names: Sequence[str]  # by row
+    is_root: npt.NDArray[np.bool_]  # (num_requests,) waits for no other request
+    only_root: npt.NDArray[np.int64]  # (num_plays,) its one root; -1: it has several
+    parent: npt.NDArray[np.int64]  # (num_requests,) who spawned it, -1: nobody
+    lane: Sequence[int]  # by play; -1: it never started, or there are no lanes
+    nested_timestamp_basis: str | None = None  # of a weka trace
+
+    def __len__(self) -> int:
+        return len(self.play)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
     """One finished (or cut) run, as its report needs it."""
 
@@ -94,12 +132,18 @@ class RunFacts:
     sla_e2e_ms: float | None = None
 
     kv_eviction_policy: str = "lru"
+    prefill: PrefillFacts | None = None  # the figures above are then those of the decode workers
 
     request_ids: Sequence[str | None] | None = None  # by row ordinal, None: no row names one
     session_names: Sequence[str] | None = None  # by session ordinal; needed when sessions are reported
     sessions_reported: bool = False  # multi-turn or closed loop: records carry session and turn
+    graph: RunGraph | None = None  # None: the trace was none
+    num_skipped: int = 0  # requests of plays that failed, which never arrived
     placements: Mapping[int, Placement] | None = None  # by row ordinal, where a router looked at cached prefixes
+    trace_assumed: Mapping[str, Any] | None = None  # what the reader took for granted; None: the trace says all
+    trace_assumed_texts: tuple[str, ...] = ()  # the same for people
     warnings: tuple[str, ...] = ()
+    trace_transforms: tuple[str, ...] = ()  # what made the rows out of those of the file, in order
 
     @property
     def has_sla(self) -> bool:

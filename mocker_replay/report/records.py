@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
+import orjson
+
+from mocker_replay._core.record_lines import RecordLines
 from mocker_replay.identity import stable_request_uuid_text
 from mocker_replay.report import metrics
 from mocker_replay.report.facts import (
@@ -17,9 +20,10 @@ from mocker_replay.report.facts import (
     REASON_UNITS,
     STATUS_NAMES,
     Columns,
-    Placement,
     RunFacts,
 )
+from mocker_replay.report.plays import place_in_graph
+from mocker_replay.report.stages import StageRow, routing, stage_rows, stages_of
 
 UUID_SEED: Final = 0
 _CHUNK_ROWS: Final = 1024  # rows turned into Python values at a time, so that memory stays flat
@@ -67,32 +71,76 @@ _NUM_TIMES: Final = _Row._fields.index("input_tokens")  # the fields before are 
 def iter_records(columns: Columns, facts: RunFacts) -> Iterator[dict[str, Any]]:
     """Records of all requests that completed, were rejected, were cancelled or failed, by row ordinal."""
     readmissions = _readmissions(columns)
-    row = 0
-    for start in range(0, len(columns["status"]), _CHUNK_ROWS):
-        chunk = {name: column[start : start + _CHUNK_ROWS] for name, column in columns.items()}
-        chunk |= {name: latency(chunk) for name, latency in _LATENCIES.items()}
-        values = [_nullable(chunk[name]) for name in _Row._fields[:_NUM_TIMES]]
-        values += [chunk[name].tolist() for name in _Row._fields[_NUM_TIMES:]]
-        for figures in map(_Row._make, zip(*values, strict=True)):
+    for first_row, chunk in _chunks(columns):
+        stages = iter(stage_rows(chunk)) if facts.prefill is not None else None
+        for row, figures in enumerate(_rows_of(chunk), first_row):
+            stage = None if stages is None else next(stages)
             if figures.status >= COMPLETED:
-                yield _record(row, figures, readmissions.get(row, ()), facts)
-            row += 1
+                yield _record(row, figures, readmissions.get(row, ()), facts, stage)
+
+
+def record_lines(columns: Columns, facts: RunFacts) -> Iterator[bytes]:
+    """The same records as JSON lines, some at a time. The core writes ordinary ones, which are nearly all of them."""
+    tiers = bool((columns["host_tokens_first"] >= 0).any())
+    if facts.placements is not None or facts.graph is not None or facts.prefill is not None or tiers:
+        yield from (orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE) for record in iter_records(columns, facts))
+        return
+    readmissions = _readmissions(columns)
+    sessions = None
+    if facts.sessions_reported:
+        assert facts.session_names is not None, "sessions are reported, so they have names"
+        sessions = [orjson.dumps(name) for name in facts.session_names]
+    for first_row, chunk in _chunks(columns):
+        num_rows = len(chunk["status"])
+        names = [facts.request_name(row) for row in range(first_row, first_row + num_rows)]
+        uuids = [b'"%b"' % stable_request_uuid_text(UUID_SEED, name).encode() for name in names]
+        lines = RecordLines(chunk, first_row, facts.dp_size, [*map(orjson.dumps, names)], uuids, sessions)
+        at = 0
+        while at < num_rows:
+            begin = at
+            written, at = lines.write(begin)
+            if at > begin:
+                yield written
+                continue
+            figures = next(_rows_of({name: column[at : at + 1] for name, column in chunk.items()}))
+            if figures.status >= COMPLETED:
+                record = _record(first_row + at, figures, readmissions.get(first_row + at, ()), facts, None)
+                yield orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+            at += 1
+
+
+def _chunks(columns: Columns) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(first row, columns and latencies) of some rows at a time."""
+    names = [name for name in columns if not name.startswith("readmission_")]
+    for start in range(0, len(columns["status"]), _CHUNK_ROWS):
+        chunk = {name: columns[name][start : start + _CHUNK_ROWS] for name in names}
+        yield start, chunk | {name: latency(chunk) for name, latency in _LATENCIES.items()}
+
+
+def _rows_of(chunk: Columns) -> Iterator[_Row]:
+    values = [_nullable(chunk[name]) for name in _Row._fields[:_NUM_TIMES]]
+    values += [chunk[name].tolist() for name in _Row._fields[_NUM_TIMES:]]
+    return map(_Row._make, zip(*values, strict=True))
 
 
 def _nullable(values: metrics.Float64s) -> list[float | None]:
     return [None if value != value else value for value in values.tolist()]
 
 
-def _readmissions(columns: Columns) -> dict[int, list[tuple[float, int]]]:
-    """(time [ms], reused tokens) of the admissions after the first, in order, by row."""
-    found: dict[int, list[tuple[float, int]]] = {}
-    names = ("readmission_request", "readmission_ms", "readmission_reused_tokens")
-    for row, at_ms, reused in zip(*(columns[name].tolist() for name in names), strict=True):
-        found.setdefault(row, []).append((at_ms, reused))
+def _readmissions(columns: Columns) -> dict[int, list[tuple[float, int, bool]]]:
+    """(time [ms], reused tokens, whether on a worker that only decodes) of admissions after the first, by row."""
+    found: dict[int, list[tuple[float, int, bool]]] = {}
+    names = ["readmission_request", "readmission_ms", "readmission_reused_tokens"]
+    lists = [columns[name].tolist() for name in names]
+    decode = columns["readmission_decode"].tolist() if "readmission_decode" in columns else [0] * len(lists[0])
+    for row, at_ms, reused, on_decode in zip(*lists, decode, strict=True):
+        found.setdefault(row, []).append((at_ms, reused, bool(on_decode)))
     return found
 
 
-def _record(row: int, figures: _Row, later: Sequence[tuple[float, int]], facts: RunFacts) -> dict[str, Any]:
+def _record(
+    row: int, figures: _Row, later: Sequence[tuple[float, int, bool]], facts: RunFacts, stage: StageRow | None
+) -> dict[str, Any]:
     name = facts.request_name(row)
     scheduler = figures.worker * facts.dp_size + figures.rank
     record = {
@@ -115,7 +163,7 @@ def _record(row: int, figures: _Row, later: Sequence[tuple[float, int]], facts: 
         "reused_input_tokens": figures.reused_tokens_max,
         "prefill_worker_idx": None,
         "decode_worker_idx": scheduler,
-        # Stages of disaggregated serving: always null here, kept so that readers find every key.
+        # Stages of disaggregated serving: null where workers have no roles, kept so that readers find every key.
         "prefill_admit_ms": None,
         "source_held_ms": None,
         "destination_reserved_ms": None,
@@ -126,9 +174,15 @@ def _record(row: int, figures: _Row, later: Sequence[tuple[float, int]], facts: 
         "prefill_route_overlap_tokens": None,
         "decode_route_overlap_tokens": None,
         "routing_history": [
-            _routing(figures, scheduler, facts.placements[row] if facts.placements is not None else None)
+            routing(
+                "agg",
+                figures.worker,
+                figures.rank,
+                scheduler,
+                facts.placements[row] if facts.placements is not None else None,
+            )
         ],
-        "admission_history": _admissions(figures, later),
+        "admission_history": _admissions(figures, later, facts),
         "admission_count": figures.num_admissions,
         "readmission_count": max(0, figures.num_admissions - 1),
         "pressure_record_ordinals": [],
@@ -142,9 +196,11 @@ def _record(row: int, figures: _Row, later: Sequence[tuple[float, int]], facts: 
             "first_admission_g1_reused_input_tokens": figures.reused_tokens_first - figures.host_tokens_first,
             "first_admission_host_reused_input_tokens": figures.host_tokens_first,
         }
+    if stage is not None:
+        record |= stages_of(figures.first_admit_ms, figures.worker, figures.rank, stage, record, facts)
     if figures.status != COMPLETED:
         record |= _failure(figures)
-    return record
+    return record | place_in_graph(row, figures.arrival_ms, facts)
 
 
 def _session_name(figures: _Row, facts: RunFacts) -> str | None:
@@ -155,48 +211,38 @@ def _session_name(figures: _Row, facts: RunFacts) -> str | None:
     return facts.session_names[figures.session]
 
 
-def _routing(figures: _Row, scheduler: int, placement: Placement | None) -> dict[str, Any]:
-    """Placed at once; round robin (no placement) does not look at overlap."""
-    return {
-        "pool": "agg",
-        "outcome": "immediate",
-        "queue_entered_at_ms": None,
-        "released_at_ms": None,
-        "queue_wait_ms": 0.0,
-        "logical_worker_id": figures.worker,
-        "scheduler_id": scheduler,
-        "dp_rank": figures.rank,
-        "reported_overlap_tokens": placement.overlap_tokens if placement else 0,
-        "selected_overlap_blocks": placement.overlap_blocks if placement else None,
-        "best_available_overlap_blocks": placement.best_overlap_blocks if placement else None,
-        "overlap_regret_blocks": placement.best_overlap_blocks - placement.overlap_blocks if placement else None,
-        "placement_replica_id": None,
-    }
-
-
-def _admissions(figures: _Row, later: Sequence[tuple[float, int]]) -> list[dict[str, Any]]:
+def _admissions(figures: _Row, later: Sequence[tuple[float, int, bool]], facts: RunFacts) -> list[dict[str, Any]]:
     if figures.num_admissions == 0:
         return []
-    first = (figures.first_admit_ms, figures.reused_tokens_first)
-    return [
-        {
-            "admission_ordinal": ordinal,
-            "pool_admission_ordinal": ordinal,
-            "pool": "agg",
-            "at_ms": at_ms,
-            "reused_input_tokens": reused,
-            **(_split(figures) if ordinal == 0 else {}),
-            "is_readmission": ordinal > 0,
-        }
-        for ordinal, (at_ms, reused) in enumerate([first, *later])
-    ]
+    first = (figures.first_admit_ms, figures.reused_tokens_first, False)
+    history: list[dict[str, Any]] = []
+    in_pool = {"agg": 0, "prefill": 0, "decode": 0}
+    for ordinal, (at_ms, reused, on_decode) in enumerate([first, *later]):
+        pool = ("decode" if on_decode else "prefill") if facts.prefill is not None else "agg"
+        history.append(
+            {
+                "admission_ordinal": ordinal,
+                "pool_admission_ordinal": in_pool[pool],
+                "pool": pool,
+                "at_ms": at_ms,
+                "reused_input_tokens": reused,
+                **(_split(figures, on_decode, facts) if in_pool[pool] == 0 else {}),
+                "is_readmission": in_pool[pool] > 0,
+            }
+        )
+        in_pool[pool] += 1
+    return history
 
 
-def _split(figures: _Row) -> dict[str, int]:
+def _split(figures: _Row, on_decode: bool, facts: RunFacts) -> dict[str, int]:
     """Where the reused tokens of a first admission came from; nothing without a host tier."""
-    if figures.host_tokens_first < 0:
-        return {}
+    if on_decode:
+        # Its prompt has arrived, so it reuses nothing.
+        assert facts.prefill is not None
+        return {"g1_reused_input_tokens": 0, "host_reused_input_tokens": 0} if facts.prefill.decode_has_tier else {}
     host = figures.host_tokens_first
+    if host < 0:
+        return {}
     return {"g1_reused_input_tokens": figures.reused_tokens_first - host, "host_reused_input_tokens": host}
 
 

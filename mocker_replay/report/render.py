@@ -24,6 +24,7 @@ _LATENCIES: Final = (
     ("ITL", "itl_ms", "every gap"),
     ("E2E", "e2e_latency_ms", "to last token"),
 )
+_PLAY_LATENCY: Final = ("PLAY", "trajectory_e2e_latency_ms", "whole plays")
 _COLUMNS: Final = (("mean", "mean"), ("p50", "median"), ("p90", "p90"), ("p95", "p95"), ("p99", "p99"), ("max", "max"))
 
 Line = tuple[str | None, str, str]  # label (None: the text begins at the margin), text, style of the text
@@ -78,19 +79,15 @@ def _setup_lines(summary: dict[str, Any], facts: RunFacts) -> Iterator[Line]:
         f"digest {facts.trace_digest[:12]}",
         "",
     )
+    if facts.trace_transforms:
+        yield "transforms", " ".join(facts.trace_transforms), ""
     yield (
         "assumed",
-        f"timestamps in {facts.timestamp_unit}, hash ids of {facts.trace_block_size:,} tokens",
+        _assumed(facts),
         "",
     )
     yield "arrivals", _arrivals(facts), ""
-    gpus = facts.tensor_parallel_size * facts.dp_size
-    yield (
-        "workers",
-        f"{_count(facts.num_workers, 'worker')} of {_count(facts.dp_size, 'rank')} and {_count(gpus, 'GPU')}, "
-        f"{facts.options.get('router_mode', 'round_robin')}",
-        "",
-    )
+    yield from _worker_lines(facts)
     yield (
         "engine",
         f"{engine.get('backend')}, {engine.get('num_gpu_blocks'):,} blocks of {engine.get('block_size'):,} tokens per "
@@ -105,6 +102,33 @@ def _setup_lines(summary: dict[str, Any], facts: RunFacts) -> Iterator[Line]:
         yield "policy", _policy(facts, summary), ""
 
 
+def _worker_lines(facts: RunFacts) -> Iterator[Line]:
+    """Who worked; the engine told below is that of the decode workers."""
+    gpus = facts.tensor_parallel_size * facts.dp_size
+    decode = f"{_count(facts.num_workers, 'worker')} of {_count(facts.dp_size, 'rank')} and {_count(gpus, 'GPU')}, "
+    decode += str(facts.options.get("router_mode", "round_robin"))
+    if facts.prefill is None:
+        yield "workers", decode, ""
+        return
+    engine = facts.prefill.config["engine"]
+    yield (
+        "prefill",
+        f"{_count(facts.prefill.num_workers, 'worker')} of {_count(facts.prefill.dp_size, 'rank')} and "
+        f"{_count(facts.prefill.gpus_per_worker, 'GPU')}, {engine['num_gpu_blocks']:,} blocks per rank",
+        "",
+    )
+    yield "decode", decode, ""
+
+
+def _assumed(facts: RunFacts) -> str:
+    unit = "timestamps in " + facts.timestamp_unit
+    if facts.timestamp_unit == "datetime":
+        unit = "dates and times exact to 100 ns"
+    has_ids = facts.trace_assumed is None or facts.trace_assumed["estimate_prefix"] is None
+    blocks = f"{'hash ids' if has_ids else 'blocks'} of {facts.trace_block_size:,} tokens"
+    return "; ".join((f"{unit}, {blocks}", *facts.trace_assumed_texts))
+
+
 def _policy(facts: RunFacts, summary: dict[str, Any]) -> str:
     options = "".join(f" {key}={value}" for key, value in facts.options.get("policy_options", {}).items())
     counts = summary.get("policy_decisions", {})
@@ -115,11 +139,18 @@ def _policy(facts: RunFacts, summary: dict[str, Any]) -> str:
 def _arrivals(facts: RunFacts) -> str:
     concurrency = facts.options.get("replay_concurrency")
     limit_ms = facts.options.get("max_sim_time_ms")
-    if concurrency is not None:
+    lanes = facts.options.get("agentic_lanes")
+    if lanes is not None:
+        text = f"{_count(lanes, 'lane')} of plays, one after another, at {_ratio(facts)}x the recorded rate"
+    elif concurrency is not None:
         text = f"closed loop, {_count(concurrency, 'session')} at a time"
     else:
-        text = f"open loop at {facts.options.get('arrival_speedup_ratio', 1.0):g}x the recorded rate"
+        text = f"open loop at {_ratio(facts)}x the recorded rate"
     return text if limit_ms is None else f"{text}, up to {_time(limit_ms)}"
+
+
+def _ratio(facts: RunFacts) -> str:
+    return f"{facts.options.get('arrival_speedup_ratio', 1.0):g}"
 
 
 def _timing(engine: dict[str, Any]) -> str:
@@ -135,11 +166,12 @@ def _timing(engine: dict[str, Any]) -> str:
 
 
 def _latency_lines(summary: dict[str, Any]) -> Iterator[Text]:
-    rows = {label: [summary[f"{name}_{field}"] for _, name in _COLUMNS] for label, field, _ in _LATENCIES}
+    shown = (*_LATENCIES, _PLAY_LATENCY) if summary.get("completed_trajectories") else _LATENCIES
+    rows = {label: [summary[f"{name}_{field}"] for _, name in _COLUMNS] for label, field, _ in shown}
     cells = {label: [_rounded(value, max(values)) for value in values] for label, values in rows.items()}
     width = max(11, *(2 + len(cell) for row in cells.values() for cell in row))
     yield Text("ms".ljust(_LABEL_WIDTH - 2) + "".join(header.rjust(width) for header, _ in _COLUMNS), style="bold")
-    for label, _, meaning in _LATENCIES:
+    for label, _, meaning in shown:
         numbers = "".join(cell.rjust(width) for cell in cells[label])
         yield (
             Text(label.ljust(_LABEL_WIDTH - 2), style="bold")
@@ -156,6 +188,8 @@ def _rounded(value: float, largest: float) -> str:
 
 def _result_lines(summary: dict[str, Any], facts: RunFacts) -> Iterator[Line]:
     yield from _ending_lines(summary)
+    if "agentic_play_outcomes" in summary:
+        yield "plays", _plays(summary), ""
     yield (
         "throughput",
         f"{summary['request_throughput_rps']:,.2f} requests/s, "
@@ -182,13 +216,18 @@ def _result_lines(summary: dict[str, Any], facts: RunFacts) -> Iterator[Line]:
     yield "preemptions", f"{summary['preemptions']:,}", "not dim yellow" if summary["preemptions"] else ""
     if facts.config.get("engine", {}).get("aic_nextn") and summary["avg_accept_length"] is not None:
         yield "speculation", f"{summary['avg_accept_length']:.3f} tokens accepted per request and decode pass", ""
-    yield (
-        "resources",
-        f"{summary['decode_worker_seconds']:,.2f} worker seconds, {summary['gpu_hours']:,.4f} GPU hours",
-        "",
-    )
+    seconds = f"{summary['decode_worker_seconds']:,.2f} worker seconds"
+    if facts.prefill is not None:
+        seconds = f"{summary['prefill_worker_seconds']:,.2f} prefill and {seconds[:-15]} decode worker seconds"
+    yield "resources", f"{seconds}, {summary['gpu_hours']:,.4f} GPU hours", ""
     if "realtime" not in summary:
         yield "replay", _speed(summary), "not dim green"
+
+
+def _plays(summary: dict[str, Any]) -> str:
+    ends = [outcome["status"] for outcome in summary["agentic_play_outcomes"]]
+    counts = ((name, ends.count(name)) for name in ("completed", "failed", "incomplete"))
+    return f"{len(ends):,}: " + ", ".join(f"{number:,} {name}" for name, number in counts if number)
 
 
 def _ending_lines(summary: dict[str, Any]) -> Iterator[Line]:
@@ -197,6 +236,8 @@ def _ending_lines(summary: dict[str, Any]) -> Iterator[Line]:
         if summary[f"{name}_requests"]:
             parts.append(f"{summary[f'{name}_requests']:,} {name}")
     yield "requests", ", ".join(parts), ""
+    if summary.get("skipped_requests"):
+        yield "", f"{summary['skipped_requests']:,} never arrived: their plays had failed", "not dim red"
     for reason, count in summary["failure_reasons"].items():
         yield "", f"{count:,} x {REASON_TEXTS[reason]}", "not dim red"
 

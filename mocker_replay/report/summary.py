@@ -26,6 +26,7 @@ from mocker_replay.report.facts import (
     RunFacts,
 )
 from mocker_replay.report.metrics import Bools, Float64s, Int64s
+from mocker_replay.report.plays import plays_summary
 
 WALL_CLOCK_FIELDS: Final = (
     "wall_time_ms",
@@ -59,7 +60,10 @@ def summary_of(
     summary |= _reuse(columns, done, summary["total_input_tokens"])
     summary |= _latencies(columns, done, gap_values_ms, gap_weights)
     summary |= _endings(columns)
+    summary |= plays_summary(columns, facts)
     summary |= _replay(totals, facts)
+    if facts.trace_assumed is not None:
+        summary["trace_assumed"] = dict(facts.trace_assumed)
     return summary
 
 
@@ -94,12 +98,14 @@ def _counts_and_rates(columns: Columns, done: Bools, facts: RunFacts) -> dict[st
 
 def _resources(facts: RunFacts) -> dict[str, Any]:
     gpus_per_worker = facts.tensor_parallel_size * facts.dp_size
+    prefill_seconds = 0.0 if facts.prefill is None else facts.prefill.worker_seconds
+    prefill_gpus = 0 if facts.prefill is None else facts.prefill.gpus_per_worker
     return {
-        "prefill_worker_seconds": 0.0,
+        "prefill_worker_seconds": prefill_seconds,
         "decode_worker_seconds": facts.worker_seconds,
-        "prefill_gpus_per_worker": 0,
+        "prefill_gpus_per_worker": prefill_gpus,
         "decode_gpus_per_worker": gpus_per_worker,
-        "gpu_hours": facts.worker_seconds * gpus_per_worker / 3600.0,
+        "gpu_hours": (prefill_seconds * prefill_gpus + facts.worker_seconds * gpus_per_worker) / 3600.0,
     }
 
 
@@ -142,11 +148,14 @@ def _processing(summary: dict[str, Any], facts: RunFacts) -> dict[str, Any]:
 
 
 def _reuse(columns: Columns, done: Bools, input_tokens: int) -> dict[str, Any]:
+    most = columns["reused_tokens_max"]
+    if "decode_reused_tokens_max" in columns:  # of any admission, on whichever worker
+        most = np.maximum(most, columns["decode_reused_tokens_max"])
     return {
-        name: int(columns[column][done].sum()) / input_tokens if input_tokens else 0.0
-        for name, column in (
-            ("prefix_cache_reused_ratio", "reused_tokens_max"),
-            ("first_admission_prefix_cache_reused_ratio", "reused_tokens_first"),
+        name: int(tokens[done].sum()) / input_tokens if input_tokens else 0.0
+        for name, tokens in (
+            ("prefix_cache_reused_ratio", most),
+            ("first_admission_prefix_cache_reused_ratio", columns["reused_tokens_first"]),
         )
     }
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mocker_replay._core.collector import Collector
 from mocker_replay.errors import ConfigError
@@ -28,11 +28,21 @@ _NOTHING: Final[dict[str, Any]] = dict.fromkeys(
         "decode_tokens",
         "decode_forwards",
         "preemptions",
+        "prefill_preemptions",
         "ttft_sum_ms",
         "mean_gap_sum_ms",
     ),
     0,
 )
+
+
+class SampledPool(NamedTuple):
+    """Workers of one kind; in a sample they are numbered from 0."""
+
+    first_worker: int
+    num_workers: int
+    dp_size: int
+    num_gpu_blocks: int  # of one rank
 
 
 class TelemetrySampler:
@@ -42,7 +52,8 @@ class TelemetrySampler:
         self,
         collector: Collector,
         *,
-        num_gpu_blocks: int,
+        num_gpu_blocks: int = 0,
+        pools: tuple[SampledPool, ...] = (),
         interval_ms: float,
         emit: Callable[[Sample], None],
         router_hits: Callable[[], tuple[float, int]] | None = None,
@@ -51,7 +62,8 @@ class TelemetrySampler:
             raise ConfigError(f"telemetry_sample_interval_ms must be finite and positive, got {interval_ms}")
         self.interval_ms = interval_ms
         self._collector = collector
-        self._num_gpu_blocks = num_gpu_blocks  # of one rank
+        everybody = SampledPool(0, collector.num_workers, collector.dp_size, num_gpu_blocks)
+        self._pools = pools or (None, everybody)  # prefill workers, the others
         self._emit = emit
         self._router_hits = router_hits  # sum and number of hit rates since the last call; None: round robin
         self._ordinal = 0
@@ -82,7 +94,9 @@ class TelemetrySampler:
             self._put("final", end_ms, counters)
 
     def _put(self, kind: str, at_ms: float, counters: dict[str, Any]) -> None:
-        workers = list(range(self._collector.num_workers))
+        prefill, decode = self._pools
+        assert decode is not None, "somebody decodes"
+        prefill_preemptions = counters["prefill_preemptions"]
         self._emit(
             {
                 "sample_ordinal": self._ordinal,
@@ -90,14 +104,14 @@ class TelemetrySampler:
                 "interval_start_ms": self._sampled_at_ms,
                 "sampled_at_ms": at_ms,
                 "traffic": _traffic(counters, (at_ms - self._sampled_at_ms) / 1000.0, self._take_hits(kind)),
-                "prefill_scheduler_metrics": [],
-                "decode_scheduler_metrics": self._gauges(),
-                "prefill_interval_metrics": _interval_metrics(0),
-                "decode_interval_metrics": _interval_metrics(counters["preemptions"]),
+                "prefill_scheduler_metrics": [] if prefill is None else self._gauges(prefill),
+                "decode_scheduler_metrics": self._gauges(decode),
+                "prefill_interval_metrics": _interval_metrics(prefill_preemptions),
+                "decode_interval_metrics": _interval_metrics(counters["preemptions"] - prefill_preemptions),
                 "router_pending_prefill_requests": 0,
                 "router_pending_decode_requests": 0,
-                "active_prefill_ids": [],
-                "active_decode_ids": workers,
+                "active_prefill_ids": [] if prefill is None else list(range(prefill.num_workers)),
+                "active_decode_ids": list(range(decode.num_workers)),
                 "starting_prefill_ids": [],
                 "starting_decode_ids": [],
                 "draining_prefill_ids": [],
@@ -111,12 +125,12 @@ class TelemetrySampler:
         """Hit rates of the interval; the baseline consumes nothing."""
         return (0.0, 0) if self._router_hits is None or kind == "baseline" else self._router_hits()
 
-    def _gauges(self) -> list[dict[str, Any]]:
-        dp_size, total = self._collector.dp_size, self._num_gpu_blocks
+    def _gauges(self, pool: SampledPool) -> list[dict[str, Any]]:
+        total, gauges = pool.num_gpu_blocks, self._collector.gauges().tolist()
         return [
             {
-                "worker_id": scheduler // dp_size,
-                "dp_rank": scheduler % dp_size,
+                "worker_id": worker,
+                "dp_rank": rank,
                 "active_blocks": active,
                 "inactive_blocks": inactive,
                 "total_blocks": total,
@@ -125,7 +139,11 @@ class TelemetrySampler:
                 "running_requests": running,
                 "waiting_requests": waiting,
             }
-            for scheduler, (active, inactive, running, waiting) in enumerate(self._collector.gauges().tolist())
+            for worker in range(pool.num_workers)
+            for rank in range(pool.dp_size)
+            for active, inactive, running, waiting in (
+                gauges[(pool.first_worker + worker) * self._collector.dp_size + rank],
+            )
         ]
 
 

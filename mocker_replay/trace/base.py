@@ -5,7 +5,8 @@ Decides the columns a replay works with and their units. Never reads a file and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, get_args
 
@@ -16,11 +17,18 @@ TimestampUnit = Literal["s", "ms", "us"]
 MissingTimestamps = Literal["refuse", "zero", "previous"]
 SurplusHashIds = Literal["refuse", "ignore"]
 MissingHashIds = Literal["refuse", "private"]
+NestedTimestampBasis = Literal["auto", "absolute", "relative"]  # of requests of sub-agents
+FailedRows = Literal["drop", "keep", "refuse"]
+FactUnit = Literal["s", "ms", "us", "datetime"]  # of the timestamps in the file
 
 TIMESTAMP_UNITS: Final[tuple[str, ...]] = get_args(TimestampUnit)
 
 # Lengths above this are refused: a row of 10**10 tokens is a mistake, and would take the process down.
 MAX_TOKENS: Final = 2**31 - 1
+# Blocks of all prompts of a trace that is kept whole: a gibibyte of identities.
+MAX_PROMPT_BLOCKS: Final = 2**27
+# Of a graph of requests: streams that run side by side can need quadratically many.
+MAX_EDGES: Final = 2**22
 
 Float64s = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]
@@ -49,9 +57,61 @@ class RowBatch:
     cancel_after_ms: Float64s | None = None  # the client's patience from its arrival on; inf = it stays; None: all stay
     deadline_ms: Float64s | None = None  # when the answer is wanted, from the arrival on; inf = nobody said; None: all
     surplus_included: Uint64s | None = None  # the ids as given, row after row; None: none was cut off
+    output_token_ids: list[array[int] | None] | None = None  # authored outputs, where the format needs them
 
     def __len__(self) -> int:
         return len(self.lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """How rows were made from those of a trace."""
+
+    steps: tuple[str, ...]  # transforms in their order, by their canonical texts
+    source_digest: str
+    source_rows: int
+    rows_after: tuple[int, ...]  # how many rows each step left
+
+    def to_mapping(self) -> dict[str, object]:
+        """For logs and summaries."""
+        return {
+            "transforms": list(self.steps),
+            "source_digest": self.source_digest,
+            "source_rows": self.source_rows,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class GraphFacts:
+    """What a trace says about itself as a graph of requests."""
+
+    source: Mapping[str, str]  # `format` and `digest` of what the graph was made from, for reports
+    digest: str  # BLAKE3 of the graph itself, hex: equal for equal graphs, whatever file they came from
+    num_plays: int
+    num_edges: int
+    models: tuple[str, ...]  # recorded ones, sorted
+    nested_timestamp_basis: str | None = None  # of weka: the clock that requests of sub-agents were found to be on
+
+
+@dataclass(frozen=True, slots=True)
+class Assumptions:
+    """What a reader takes for granted of a trace that does not say all a replay needs."""
+
+    origin: str | None  # the earliest arrival on the clock of the file; None: no row has one
+    estimate_prefix: str | None  # what stands in for hash ids: none or RATIO:GROUPS; None: the trace has them
+    failed_rows: FailedRows | None  # what became of calls that failed; None: the format does not tell
+    num_failed_rows: int
+
+    def texts(self) -> tuple[str, ...]:
+        """For people, one phrase each."""
+        told = [] if self.origin is None else [f"time 0 is {self.origin}"]
+        if self.estimate_prefix is not None:
+            is_private = self.estimate_prefix == "none"
+            told.append("no prompt shares a prefix" if is_private else f"prefixes shared as {self.estimate_prefix}")
+        if self.failed_rows is not None:
+            verb = "kept" if self.failed_rows == "keep" else "left out"
+            told.append(f"{self.num_failed_rows:,} failed calls {verb if self.num_failed_rows else 'in it'}")
+        return tuple(told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +122,7 @@ class TraceFacts:
     name: str  # for people and reports: the file name
     format: str
     num_rows: int
-    digest: str  # BLAKE3 of the bytes read, hex
+    digest: str  # BLAKE3 of the text, decompressed, hex; of transformed rows, that of their pipeline
     is_sorted: bool  # one turn a session and timestamps never fall: rows may be streamed
     has_sessions: bool  # some row names a session
     is_multi_turn: bool  # some session has more than one row
@@ -72,9 +132,12 @@ class TraceFacts:
     total_input_tokens: int
     total_output_tokens: int
     has_request_ids: bool
-    timestamp_unit: TimestampUnit
+    timestamp_unit: FactUnit
     trace_block_size: int
     warnings: tuple[str, ...]
+    graph: GraphFacts | None = None  # None: the rows do not depend on each other; else the source is a GraphSource
+    assumptions: Assumptions | None = None  # None: the trace says all
+    lineage: Lineage | None = None  # None: the rows are those of the file
 
     @property
     def span_ms(self) -> float:
@@ -129,7 +192,14 @@ def concatenate(batches: Sequence[RowBatch]) -> RowBatch:
         strict_priority=np.concatenate([batch.strict_priority for batch in batches]),
         cancel_after_ms=_joined_or_none([(batch.cancel_after_ms, len(batch)) for batch in batches]),
         deadline_ms=_joined_or_none([(batch.deadline_ms, len(batch)) for batch in batches]),
+        output_token_ids=_authored(batches),
     )
+
+
+def _authored(batches: Sequence[RowBatch]) -> list[array[int] | None] | None:
+    if all(batch.output_token_ids is None for batch in batches):
+        return None
+    return [ids for batch in batches for ids in batch.output_token_ids or [None] * len(batch)]
 
 
 def _joined_or_none(columns: Sequence[tuple[Float64s | None, int]]) -> Float64s | None:

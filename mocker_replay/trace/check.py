@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from mocker_replay.trace.base import Int64s, RowBatch, TimestampUnit, TraceFacts, TraceSource
+from mocker_replay.trace.base import FactUnit, Int64s, RowBatch, TraceFacts, TraceSource
 from mocker_replay.trace.suspicion import likely_unit
 
 PERCENTILES: Final = (50, 90, 99)
@@ -66,6 +66,7 @@ class TraceProfile:
     likely_timestamp_unit: str
     num_tied_arrivals: int  # sessions that arrive at the instant of another one
     max_arrivals_at_once: int
+    num_distinct_arrivals: int  # instants at which sessions arrive
     is_sorted: bool
     trace_block_size: int
     input_tokens: Spread
@@ -167,6 +168,7 @@ class _Columns:
             likely_timestamp_unit=_likely_unit(facts),
             num_tied_arrivals=int(counts[counts > 1].sum()),
             max_arrivals_at_once=int(counts.max(initial=0)),
+            num_distinct_arrivals=len(counts),
             is_sorted=bool((given[1:] >= given[:-1]).all()),
             trace_block_size=facts.trace_block_size,
             input_tokens=_spread(inputs),
@@ -197,10 +199,10 @@ def _rate(facts: TraceFacts) -> float | None:
     return (facts.num_sessions - 1) / facts.span_ms * 1000.0 if facts.span_ms > 0.0 else None
 
 
-def _likely_unit(facts: TraceFacts) -> TimestampUnit:
+def _likely_unit(facts: TraceFacts) -> FactUnit:
     first_ms, last_ms = facts.min_first_timestamp_ms, facts.max_first_timestamp_ms
-    if first_ms is None or last_ms is None:
-        return facts.timestamp_unit
+    if first_ms is None or last_ms is None or facts.timestamp_unit == "datetime" or facts.assumptions is not None:
+        return facts.timestamp_unit  # nothing to judge, or the format says so
     return likely_unit(first_ms, last_ms, facts.num_sessions, facts.total_input_tokens, facts.timestamp_unit)
 
 

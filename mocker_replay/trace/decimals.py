@@ -13,11 +13,17 @@ from mocker_replay.config.decimals import read_json_number
 
 _ALIKE_CHARS: Final = 16  # a number this short, without exponent, has at most 15 digits: every reading is exact
 _MAX_DIGITS: Final = 20  # of a 64-bit integer
+_WHOLE_END: Final = 2**53  # below it every whole number is a float64
 
 
 def is_read_alike(text: bytes) -> bool:
     """True when every parser makes the same float64 of a JSON number."""
     return len(text) <= _ALIKE_CHARS and b"e" not in text and b"E" not in text
+
+
+def write_number(value: float) -> str:
+    """As `write_decimal`, whole numbers without a point."""
+    return str(int(value)) if value.is_integer() and abs(value) < _WHOLE_END else write_decimal(value)
 
 
 def write_decimal(value: float) -> str:

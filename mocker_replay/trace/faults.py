@@ -6,6 +6,7 @@ Decides how many are listed and how a value is shown. Never decides what a fault
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from mocker_replay.errors import Fault, TraceError
@@ -15,12 +16,19 @@ MAX_VALUE_CHARS: Final = 60
 
 
 class FaultList:
-    """Faults in the order they were found."""
+    """Faults in the order they were found.
 
-    def __init__(self, file: str) -> None:
+    Args:
+        file: what the trace as a whole is called.
+        locate: the file and the number there of a line, for a trace of several files.
+    """
+
+    def __init__(self, file: str, locate: Callable[[int], tuple[str, int]] | None = None) -> None:
         self.file = file
         self.listed: list[Fault] = []
         self.omitted = 0
+        self._locate = locate or (lambda line: (file, line))
+        self._lines: list[int] = []  # of the listed ones, counted over all files
 
     def __len__(self) -> int:
         return len(self.listed) + self.omitted
@@ -28,13 +36,31 @@ class FaultList:
     def add(self, line: int, field: str, rule: str, value: object = None) -> None:
         """Note one fault; `value` is what stands in the file, None when nothing does."""
         if len(self.listed) < MAX_LISTED:
-            self.listed.append(Fault(self.file, line, field, shown(value), rule))
+            self._lines.append(line)
+            self.listed.append(Fault(*self._locate(line), field, shown(value), rule))
         else:
             self.omitted += 1
 
     def error(self) -> TraceError:
         """All of them as one exception, ordered by line."""
-        return TraceError(sorted(self.listed, key=lambda fault: fault.line), self.omitted)
+        order = sorted(range(len(self.listed)), key=lambda at: self._lines[at])
+        return TraceError([self.listed[at] for at in order], self.omitted)
+
+
+def joined(lists: Sequence[FaultList]) -> FaultList:
+    """The faults of several files of one trace, file after file."""
+    together = FaultList(lists[0].file)
+    for faults in lists:
+        error = faults.error()
+        for number, fault in enumerate(error.faults):
+            if len(together.listed) < MAX_LISTED:
+                together.listed.append(fault)
+                together._lines.append(len(together._lines))
+            else:
+                together.omitted += len(error.faults) - number
+                break
+        together.omitted += error.omitted
+    return together
 
 
 def whole_file_error(file: str, rule: str, line: int = 0) -> TraceError:

@@ -7,17 +7,22 @@ delivers the rows. Neither keeps rows; both keep one small record per named sess
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from mocker_replay.trace.base import Int64s, RowBatch, TraceFacts, Uint64s
+from mocker_replay._core.mooncake_lines import MooncakeLines
+from mocker_replay.trace.base import Int64s, RowBatch, TraceFacts
+from mocker_replay.trace.block_ids import MAX_MISSING_IDS, exact_ids
 from mocker_replay.trace.faults import FaultList, whole_file_error
-from mocker_replay.trace.line_file import LineFile
+from mocker_replay.trace.line_file import Lines
 from mocker_replay.trace.mooncake_columns import Columns, num_trace_blocks, read_columns
 from mocker_replay.trace.mooncake_row import MooncakeRules
 from mocker_replay.trace.sessions import SessionTable
 from mocker_replay.trace.suspicion import Tally, warnings_about
+
+if TYPE_CHECKING:
+    from mocker_replay.trace.repair import Repaired
 
 SCAN_ROWS: Final = 1024
 _ID_END: Final = 2**64
@@ -26,10 +31,11 @@ _ID_END: Final = 2**64
 class MooncakeTrace:
     """One Mooncake file; see TraceSource."""
 
-    def __init__(self, file: LineFile, rules: MooncakeRules) -> None:
+    def __init__(self, file: Lines, rules: MooncakeRules) -> None:
         self._file = file
         self._rules = rules
         self._facts: TraceFacts | None = None
+        self._scanner = MooncakeLines()
         self._first_private_id = 0  # above all ids of the file, once scanned
 
     def __enter__(self) -> MooncakeTrace:
@@ -50,11 +56,11 @@ class MooncakeTrace:
         facts = self.scan()
         if max_rows < 1:
             raise ValueError(f"max_rows must be positive, got {max_rows}")
-        faults = FaultList(self._file.shown_path)
+        faults = FaultList(self._file.shown_path, self._file.locate)
         sessions = SessionTable(self._rules, faults)
         first_row, next_private_id = 0, self._first_private_id
         for block in self._file.blocks(max_rows):
-            columns = read_columns(block, self._rules, faults, is_checked=True)
+            columns = read_columns(block, self._rules, faults, self._scanner, is_checked=True)
             batch = self._batch(columns, sessions, first_row, next_private_id)
             if faults:
                 break
@@ -65,13 +71,21 @@ class MooncakeTrace:
         if faults or self._file.digest != facts.digest:
             raise whole_file_error(self._file.shown_path, "must not change while it is replayed, but did")
 
+    def repaired(self, *, drop: bool = False) -> Repaired:
+        """A copy without faults, and what was done to it; see `mocker_replay.trace.repair`."""
+        from mocker_replay.trace.repair import repair
+
+        return repair(self._file, self._rules, drop=drop)
+
     def _scan(self) -> TraceFacts:
-        faults = FaultList(self._file.shown_path)
+        faults = FaultList(self._file.shown_path, self._file.locate)
         sessions = SessionTable(self._rules, faults)
         tally = Tally()
         for block in self._file.blocks(SCAN_ROWS):
-            columns = read_columns(block, self._rules, faults)
-            tally.add(columns, num_trace_blocks(columns.input_tokens, self._rules.trace_block_size))
+            columns = read_columns(block, self._rules, faults, self._scanner)
+            needed = num_trace_blocks(columns.input_tokens, self._rules.trace_block_size)
+            _require_few_private(columns, needed, faults)
+            tally.add(columns, needed)
             sessions.place(columns)
         sessions.finish()
         if tally.num_rows == 0 and not faults:
@@ -82,7 +96,7 @@ class MooncakeTrace:
         return TraceFacts(
             path=self._file.path,
             name=self._file.name,
-            format="mooncake",
+            format="mooncake-delta" if self._rules.is_delta else "mooncake",
             num_rows=tally.num_rows,
             digest=self._file.digest,
             is_sorted=sessions.is_sorted and not sessions.is_multi_turn,
@@ -96,7 +110,7 @@ class MooncakeTrace:
             has_request_ids=tally.has_request_ids,
             timestamp_unit=self._rules.timestamp_unit,
             trace_block_size=self._rules.trace_block_size,
-            warnings=tuple(warnings_about(tally, sessions, self._rules)),
+            warnings=tuple(warnings_about(tally, sessions, self._rules, self._file)),
         )
 
     def _reserve_private_ids(self, tally: Tally, faults: FaultList) -> None:
@@ -119,7 +133,7 @@ class MooncakeTrace:
             input_tokens=columns.input_tokens,
             output_tokens=columns.output_tokens,
             hash_offsets=offsets,
-            hash_ids=_exact_ids(columns, needed, offsets, next_private_id),
+            hash_ids=exact_ids(columns.hash_ids, columns.num_hash_ids, needed, next_private_id),
             session=placed.session,
             turn=placed.turn,
             delay_ms=placed.delay_ms,
@@ -129,29 +143,19 @@ class MooncakeTrace:
             strict_priority=columns.strict_priority,
             cancel_after_ms=columns.cancel_after_ms,
             deadline_ms=columns.deadline_ms,
+            output_token_ids=columns.output_ids,
             surplus_included=columns.hash_ids if (columns.num_hash_ids > needed).any() else None,
         )
+
+
+def _require_few_private(columns: Columns, needed: Int64s, faults: FaultList) -> None:
+    """A prompt without ids costs memory that no byte of the file answers for."""
+    missing = needed - columns.num_hash_ids
+    for at in np.flatnonzero(missing > MAX_MISSING_IDS):
+        rule = f"must not leave more than {MAX_MISSING_IDS} blocks without an id, but leaves {missing[at]}"
+        faults.add(int(columns.lines[at]), "hash_ids", rule)
 
 
 def _num_private(columns: Columns, rules: MooncakeRules) -> int:
     missing = num_trace_blocks(columns.input_tokens, rules.trace_block_size) - columns.num_hash_ids
     return int(missing[missing > 0].sum())
-
-
-def _exact_ids(columns: Columns, needed: Int64s, offsets: Int64s, next_private_id: int) -> Uint64s:
-    """One id per prompt block: surplus ids cut off, missing ones counted up from `next_private_id`."""
-    given = columns.num_hash_ids
-    if np.array_equal(given, needed):
-        return columns.hash_ids
-    starts = np.cumsum(given) - given
-    position = np.arange(len(columns.hash_ids)) - np.repeat(starts, given)  # of each given id in its row
-    is_used = position < np.repeat(needed, given)
-    target = np.repeat(offsets[:-1], given)[is_used] + position[is_used]
-    ids = np.empty(int(offsets[-1]), np.uint64)
-    is_private = np.ones(len(ids), bool)
-    is_private[target] = False
-    ids[target] = columns.hash_ids[is_used]
-    num_private = int(is_private.sum())
-    if num_private:
-        ids[is_private] = np.arange(num_private, dtype=np.uint64) + np.uint64(next_private_id)
-    return ids

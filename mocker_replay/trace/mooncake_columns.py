@@ -1,8 +1,8 @@
-"""Blocks of Mooncake lines to columns: the fast reading.
+"""Blocks of Mooncake lines to columns: two fast readings.
 
 Decides nothing about legality that mooncake_row.py does not decide too: it accepts a block when every row is
-legal beyond doubt, and otherwise says so and leaves the block to the exact reading. The property tests
-hold the two equal.
+legal beyond doubt, and otherwise leaves the block to the next reading, the exact one in the end. Plain rows are read by
+the core (`_core/mooncake_lines`), whatever else JSON allows by its parser. The property tests hold the three equal.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
+from mocker_replay._core.mooncake_lines import ROW_FIELDS, MooncakeLines
 from mocker_replay.config.decimals import read_json_number
 from mocker_replay.trace.base import MAX_TOKENS, Float64s, Int64s, TimestampUnit, Uint64s
 from mocker_replay.trace.decimals import is_read_alike
 from mocker_replay.trace.faults import FaultList
 from mocker_replay.trace.line_file import LineBlock
 from mocker_replay.trace.mooncake_row import ALIASES, CANONICAL, FIELDS, CheckedRow, MooncakeRules, Row, read_row
+
+_ROW_TYPE: Final = np.dtype(list(ROW_FIELDS))
 
 
 class _Irregular(Exception):
@@ -45,18 +48,54 @@ class Columns:
     strict_priority: Int64s
     cancel_after_ms: Float64s | None  # inf = the client stays
     deadline_ms: Float64s | None  # inf = nobody said
+    output_ids: list[array[int] | None] | None  # authored outputs, where they are wanted
     unknown: set[str]  # names of fields that are no part of the format
     excused_lines: frozenset[int] = frozenset()  # rows with faults that sessions would trip over again
 
 
-def read_columns(block: LineBlock, rules: MooncakeRules, faults: FaultList, *, is_checked: bool = False) -> Columns:
+def read_columns(
+    block: LineBlock, rules: MooncakeRules, faults: FaultList, scanner: MooncakeLines, *, is_checked: bool = False
+) -> Columns:
     """The rows of a block; blank lines are left out, faults are added.
 
     Args:
+        scanner: reads plain rows; what it holds of an earlier block is forgotten.
         is_checked: a former reading has found these bytes faultless, so no key stands twice.
     """
-    columns = _accept(block, rules, is_checked)
+    columns = _scan(block, rules, scanner)
+    if columns is None:
+        columns = _accept(block, rules, is_checked)
     return columns if columns is not None else _read_exactly(block, rules, faults)
+
+
+def _scan(block: LineBlock, rules: MooncakeRules, scanner: MooncakeLines) -> Columns | None:
+    """The rows of a block in which each is plain."""
+    if not scanner.scan(block.text):
+        return None
+    rows = np.frombuffer(scanner.table(), _ROW_TYPE)
+    column = {name: np.ascontiguousarray(rows[name]) for name, _ in ROW_FIELDS}
+    inputs, outputs = column["input_tokens"], column["output_tokens"]
+    if len(rows) and (inputs.min() < 1 or max(inputs.max(), outputs.max()) > MAX_TOKENS):
+        return None
+    if not _are_enough(column["num_hash_ids"], inputs, rules):
+        return None
+    return Columns(
+        lines=column["line"] + block.first_line,
+        timestamp_ms=_to_ms(column["timestamp"], rules.timestamp_unit),
+        input_tokens=inputs,
+        output_tokens=outputs,
+        num_hash_ids=column["num_hash_ids"],
+        hash_ids=np.frombuffer(scanner.ids(), np.uint64),
+        delay_ms=column["delay"] if scanner.has("delay") else None,
+        session_ids=scanner.session_ids or None,
+        request_ids=scanner.request_ids or None,
+        priority=np.zeros(len(rows), np.int64),
+        strict_priority=np.zeros(len(rows), np.int64),
+        cancel_after_ms=column["cancel_after_ms"] if scanner.has("cancel_after_ms") else None,
+        deadline_ms=column["deadline_ms"] if scanner.has("deadline_ms") else None,
+        output_ids=None,
+        unknown=set(),
+    )
 
 
 def _accept(block: LineBlock, rules: MooncakeRules, is_checked: bool) -> Columns | None:
@@ -151,7 +190,7 @@ def _assemble(
     num_hash_ids = np.fromiter(map(len, hash_lists), np.int64, num_rows)
     input_tokens = _input_tokens(column("input_length"), num_hash_ids, rules)
     output_tokens = _integers(column("output_length"), num_rows, 0, MAX_TOKENS)
-    _require_matching_token_ids(column("output_token_ids"), output_tokens)
+    output_ids = _output_ids(column("output_token_ids"), output_tokens)
     _strings(column("policy_class"))
     return Columns(
         lines=lines,
@@ -167,6 +206,7 @@ def _assemble(
         strict_priority=_integers(column("strict_priority"), num_rows, 0, 2**32 - 1, default=0),
         cancel_after_ms=_times_or_never(column("cancel_after_ms"), num_rows),
         deadline_ms=_times_or_never(column("deadline_ms"), num_rows),
+        output_ids=output_ids if rules.is_delta else None,
         unknown=unknown,
     )
 
@@ -241,12 +281,16 @@ def _input_tokens(values: list[Any] | None, num_hash_ids: Int64s, rules: Mooncak
         capacity = num_hash_ids.tolist()
         values = [n * size if value is None else value for value, n in zip(values, capacity, strict=True)]
     column = _integers(values, len(values), 1, MAX_TOKENS)
-    surplus = num_hash_ids - num_trace_blocks(column, size)
-    if rules.missing_hash_ids == "refuse" and (surplus < 0).any():
-        raise _Irregular
-    if rules.surplus_hash_ids == "refuse" and (surplus > 1).any():
+    if not _are_enough(num_hash_ids, column, rules):
         raise _Irregular
     return column
+
+
+def _are_enough(num_hash_ids: Int64s, input_tokens: Int64s, rules: MooncakeRules) -> bool:
+    """Whether no row has fewer hash ids than its prompt needs, or too many, as far as the rules mind."""
+    surplus = num_hash_ids - num_trace_blocks(input_tokens, rules.trace_block_size)
+    too_few = rules.missing_hash_ids == "refuse" and (surplus < 0).any()
+    return not (too_few or (rules.surplus_hash_ids == "refuse" and (surplus > 1).any()))
 
 
 def num_trace_blocks(input_tokens: Int64s, trace_block_size: int) -> Int64s:
@@ -254,9 +298,14 @@ def num_trace_blocks(input_tokens: Int64s, trace_block_size: int) -> Int64s:
     return -(-input_tokens // trace_block_size)
 
 
-def _require_matching_token_ids(values: list[Any] | None, output_tokens: Int64s) -> None:
+def _output_ids(values: list[Any] | None, output_tokens: Int64s) -> list[array[int] | None] | None:
     if values is None:
-        return
+        return None
+    columns: list[array[int] | None] = []
     for ids, expected in zip(values, output_tokens.tolist(), strict=True):
-        if ids is not None and (type(ids) is not list or len(array("I", ids)) != expected):
+        if ids is not None and type(ids) is not list:
             raise _Irregular
+        columns.append(None if ids is None else array("I", ids))
+        if ids is not None and len(ids) != expected:
+            raise _Irregular
+    return columns

@@ -8,7 +8,6 @@ follow still see what is right about it.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import orjson
 
 from mocker_replay.config.decimals import read_json_number
 from mocker_replay.trace.base import MAX_TOKENS, MissingHashIds, MissingTimestamps, SurplusHashIds, TimestampUnit
+from mocker_replay.trace.exact_json import Unreadable, add_syntax_fault, exact_pairs, is_blank, is_unicode
 from mocker_replay.trace.faults import FaultList
 
 ALIASES: Final[dict[str, str]] = {
@@ -43,12 +43,6 @@ _NUMBERS: Final = ("timestamp", "delay", "cancel_after_ms", "deadline_ms")
 _NOT_NEGATIVE: Final = ("cancel_after_ms", "deadline_ms")
 _SESSION_FIELDS: Final[tuple[str, ...]] = ("timestamp", "delay", "session_id")
 
-# Unicode White_Space: a line of nothing else is skipped.
-_WHITE_SPACE: Final = (
-    "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
-    "\u2028\u2029\u202f\u205f\u3000"
-)
-
 Row = dict[str, Any]
 
 
@@ -62,6 +56,7 @@ class MooncakeRules:
     missing_timestamps: MissingTimestamps = "refuse"
     surplus_hash_ids: SurplusHashIds = "ignore"
     missing_hash_ids: MissingHashIds = "refuse"
+    is_delta: bool = False  # a follow-up turn carries only its new input; what was answered is part of the next prompt
 
     def num_blocks(self, input_tokens: int) -> int:
         """Trace blocks a prompt covers, a partial last one included."""
@@ -82,7 +77,7 @@ def read_row(text: bytes, line: int, rules: MooncakeRules, faults: FaultList) ->
     try:
         parsed = orjson.loads(text)
     except orjson.JSONDecodeError as exc:
-        return None if _is_blank(text) else _read_invalid(text, line, exc, rules, faults)
+        return None if is_blank(text) else _read_invalid(text, line, exc, rules, faults)
     if type(parsed) is not dict:
         faults.add(line, "", "must be one JSON object", text[:200])
         return None
@@ -94,21 +89,10 @@ def read_row(text: bytes, line: int, rules: MooncakeRules, faults: FaultList) ->
         if not trial:
             return checked
     try:
-        return _checked(_exact_pairs(text), line, rules, faults)
+        return _checked(exact_pairs(text), line, rules, faults)
     except RecursionError:
         faults.add(line, "", "must not be nested so deeply", text[:200])
         return None
-
-
-def _exact_pairs(text: bytes) -> Any:
-    """The row with repeated keys and all digits. Inner objects become tuples, which no known field accepts."""
-    return json.loads(
-        text.decode(),
-        object_pairs_hook=tuple,
-        parse_int=_exact_int,
-        parse_float=_exact_float,
-        parse_constant=_Unreadable,
-    )
 
 
 def _read_invalid(
@@ -116,72 +100,23 @@ def _read_invalid(
 ) -> CheckedRow | None:
     """A line that is no JSON: name the field if only a number is none (NaN, Infinity, 1e400)."""
     try:
-        pairs = _exact_pairs(text)
+        pairs = exact_pairs(text)
     except (ValueError, RecursionError):
         pairs = None
     if type(pairs) is not tuple:
-        _add_syntax_fault(text, line, exc, faults)
+        add_syntax_fault(text, line, exc, faults)
         return None
     checked = _checked(pairs, line, rules, faults)
     if not any(_is_culprit(value) for key, value in pairs if key in CANONICAL):
-        _add_syntax_fault(text, line, exc, faults)
+        add_syntax_fault(text, line, exc, faults)
     return checked
 
 
 def _is_culprit(value: object) -> bool:
     """True for what only the strict parser refuses, and what the field checks name."""
     if isinstance(value, list):
-        return any(isinstance(inner, _Unreadable) for inner in value)
-    return isinstance(value, _Unreadable) or (type(value) is str and not _is_unicode(value))
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half a surrogate pair
-        return False
-    return True
-
-
-def _is_blank(text: bytes) -> bool:
-    try:
-        return not text.decode().strip(_WHITE_SPACE)
-    except UnicodeDecodeError:
-        return False
-
-
-def _add_syntax_fault(text: bytes, line: int, exc: orjson.JSONDecodeError, faults: FaultList) -> None:
-    try:
-        text.decode()
-    except UnicodeDecodeError as bad:
-        faults.add(line, "", f"must be UTF-8, but byte {bad.start + 1} is not", text[max(0, bad.start - 10) :][:20])
-        return
-    if text.startswith(b"\xef\xbb\xbf"):
-        faults.add(line, "", "must not begin with a byte-order mark")
-        return
-    faults.add(line, "", f"must be one JSON object: {exc.msg} at column {exc.colno}", text[:200])
-
-
-class _Unreadable:
-    """A number beyond float64, or none at all; shown as it stands in the file."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __str__(self) -> str:
-        return self._text
-
-
-def _exact_int(text: str) -> int | float | _Unreadable:
-    value = _exact_float(text)
-    if isinstance(value, _Unreadable) or text == "-0":
-        return value
-    return int(text)
-
-
-def _exact_float(text: str) -> float | _Unreadable:
-    value = read_json_number(text)
-    return value if math.isfinite(value) else _Unreadable(text)
+        return any(isinstance(inner, Unreadable) for inner in value)
+    return isinstance(value, Unreadable) or (type(value) is str and not is_unicode(value))
 
 
 def _checked(pairs: Iterable[tuple[str, Any]], line: int, rules: MooncakeRules, faults: FaultList) -> CheckedRow:
@@ -227,7 +162,7 @@ def _is_legal(name: str, key: str, value: Any, line: int, faults: FaultList) -> 
             return True
         faults.add(line, key, "must be a finite number" + (" of at least 0" if at_least == 0.0 else ""), value)
     else:
-        if type(value) is str and _is_unicode(value):
+        if type(value) is str and is_unicode(value):
             return True
         faults.add(line, key, "must be a string" if type(value) is not str else "must be valid Unicode", value)
     return False

@@ -19,6 +19,7 @@ from mocker_replay.trace.mooncake_columns import Columns
 from mocker_replay.trace.mooncake_row import MooncakeRules
 
 _RESERVED_PREFIX: Final = "request_"
+MAX_NAMED_SESSIONS: Final = 20_000_000  # each takes some 300 bytes until the trace is read
 
 
 @dataclass(slots=True)
@@ -133,6 +134,7 @@ class SessionTable:
                 if name is None:
                     self._has_unnamed = True
                 else:
+                    self._require_room(int(columns.lines[at]))
                     known = self._named[name] = _Session(self.num_sessions, 1, math.nan)
                     self._note_reserved(name, int(columns.lines[at]))
                 if delay_ms == delay_ms and delay_ms != 0.0:
@@ -141,6 +143,12 @@ class SessionTable:
             if known is not None and timestamp_ms == timestamp_ms:
                 known.last_timestamp_ms = timestamp_ms
         return Placed(session, turn, timestamps, delays)
+
+    def _require_room(self, line: int) -> None:
+        if len(self._named) >= MAX_NAMED_SESSIONS:
+            rule = f"must not be the name of session {len(self._named) + 1}: at most {MAX_NAMED_SESSIONS} can have one"
+            self._faults.add(line, "session_id", rule)
+            raise self._faults.error()
 
     def _think_time(
         self, columns: Columns, at: int, name: str, known: _Session, timestamp_ms: float, delay_ms: float

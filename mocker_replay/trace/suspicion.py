@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mocker_replay.trace.base import Int64s, TimestampUnit
+from mocker_replay.trace.line_file import Lines, place_of
 from mocker_replay.trace.mooncake_columns import Columns
 from mocker_replay.trace.mooncake_row import MooncakeRules
 from mocker_replay.trace.sessions import SessionTable
@@ -62,20 +63,21 @@ class Tally:
             self.unknown_fields[name] = int(columns.lines[0])
 
 
-def warnings_about(tally: Tally, sessions: SessionTable, rules: MooncakeRules) -> list[str]:
+def warnings_about(tally: Tally, sessions: SessionTable, rules: MooncakeRules, file: Lines) -> list[str]:
     """Everything suspicious, in a fixed order."""
     found: list[str] = []
     if not rules.closed_loop:
-        found += _about_time(tally, sessions, rules)
+        found += _about_time(tally, sessions, rules, file)
     if sessions.num_filled:
         stand_in = "0" if rules.missing_timestamps == "zero" else "that of the row above"
         found.append(f"{_rows(sessions.num_filled)} without a timestamp were given {stand_in}")
     if rules.timestamp_unit != "ms" and sessions.has_delays:
         found.append(f"delays are read as ms, though timestamps are read as {rules.timestamp_unit}")
     if tally.num_surplus_rows:
+        where = place_of(file, tally.first_surplus_line)
         found.append(
             f"{_rows(tally.num_surplus_rows)} with more hash_ids than their prompt has blocks of "
-            f"{rules.trace_block_size} tokens (first at line {tally.first_surplus_line}); the surplus is ignored"
+            f"{rules.trace_block_size} tokens (first at {where}); the surplus is ignored"
         )
     if tally.num_private_rows:
         found.append(
@@ -93,7 +95,7 @@ def _rows(count: int) -> str:
     return "1 row" if count == 1 else f"{count} rows"
 
 
-def _about_time(tally: Tally, sessions: SessionTable, rules: MooncakeRules) -> list[str]:
+def _about_time(tally: Tally, sessions: SessionTable, rules: MooncakeRules, file: Lines) -> list[str]:
     first_ms, last_ms = sessions.min_first_ms, sessions.max_first_ms
     if first_ms is None or last_ms is None:
         return []
@@ -108,7 +110,8 @@ def _about_time(tally: Tally, sessions: SessionTable, rules: MooncakeRules) -> l
     elif 0.0 < span_ms < SHORT_SPAN_MS:
         found.append(f"the whole trace spans {span_ms:g} ms; are its timestamps really in {unit} (--timestamp-unit)?")
     if not sessions.is_sorted:
-        found.append(f"rows are not in order of time (first at line {sessions.first_unsorted_line}); they are sorted")
+        where = place_of(file, sessions.first_unsorted_line)
+        found.append(f"rows are not in order of time (first at {where}); they are sorted")
     return found
 
 

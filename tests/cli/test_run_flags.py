@@ -60,13 +60,18 @@ def test_defaults(replay: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_main(["run", "t.jsonl"]) == 0
     assert replay.trace == "t.jsonl"
     assert replay.config == EngineConfig()
-    assert replay.options == ReplayOptions(surplus_hash_ids="refuse")
+    assert replay.options == ReplayOptions(surplus_hash_ids="refuse", trace_format="auto")
     outputs = {name: replay.keywords[name] for name in ("events", "requests", "summary", "telemetry")}
     assert set(outputs.values()) == {None}
     assert replay.keywords["event_level"] == "passes"
     out, err = capsys.readouterr()
     assert out == "summary of 1 request, width 100\n"
     assert err == ""
+
+
+def test_several_files_are_one_trace(replay: StandIn) -> None:
+    assert run_main(["run", "a.jsonl", "-", "--quiet", "b.jsonl"]) == 0
+    assert replay.trace == ["a.jsonl", "-", "b.jsonl"]
 
 
 def test_every_option_of_the_run_has_a_flag(replay: StandIn) -> None:
@@ -79,6 +84,9 @@ def test_every_option_of_the_run_has_a_flag(replay: StandIn) -> None:
         "missing_timestamps": "zero",
         "surplus_hash_ids": "ignore",
         "missing_hash_ids": "private",
+        "estimate_prefix": "0.5:8",
+        "failed_rows": "keep",
+        "max_text_gib": 20,
         "max_sim_time_ms": 0.0,
         "sla_ttft_ms": 5.0,
         "sla_itl_ms": 6.5,
@@ -91,11 +99,21 @@ def test_every_option_of_the_run_has_a_flag(replay: StandIn) -> None:
     argv = [part for name, value in changed.items() for part in ("--" + name.replace("_", "-"), str(value))]
     argv += ["--policy-option", "default_deadline_ms=250.5"]
     changed["policy_options"] = {"default_deadline_ms": 250.5}
+    argv += ["--transform", "limit-rows=3", "--transform", "sample=0.5"]
+    changed["transforms"] = ("limit-rows=3", "sample=0.5")
     assert run_main(["run", "t.jsonl", *argv]) == 0
     assert replay.options == ReplayOptions(**changed)
     assert run_main(["run", "t.jsonl", "--sla-e2e-ms", "7"]) == 0
-    assert replay.options == ReplayOptions(sla_e2e_ms=7.0, surplus_hash_ids="refuse")
-    assert {*changed, "sla_e2e_ms", "kv_event_lag_ms"} == {*ReplayOptions.__dataclass_fields__}
+    assert replay.options == ReplayOptions(sla_e2e_ms=7.0, surplus_hash_ids="refuse", trace_format="auto")
+    of_graphs = {"execution_model": "one", "agentic_lanes": 3, "weka_nested_timestamp_basis": "relative"}
+    of_sessions = {"replay_concurrency": 2, "trace_shared_prefix_ratio": 0.5, "trace_num_prefix_groups": 4}
+    for trace_format, options in (("weka", of_graphs), ("applied_compute_agentic", of_sessions)):
+        argv = [part for name, value in options.items() for part in ("--" + name.replace("_", "-"), str(value))]
+        assert run_main(["run", "t.jsonl", "--trace-format", trace_format, *argv]) == 0
+        assert replay.options == ReplayOptions(trace_format=trace_format, surplus_hash_ids="refuse", **options)
+        changed |= options
+    pools = {"num_prefill_workers", "num_decode_workers"}  # see test_run_pools
+    assert {*changed, *pools, "sla_e2e_ms", "kv_event_lag_ms"} == {*ReplayOptions.__dataclass_fields__}
 
 
 def test_engine_flags_win_over_the_file(replay: StandIn, tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 
 from tests.parity.cases import Case
 
-NEEDED = ("trace_block_size", "input_tokens", "output_tokens", "request_count")
+NEEDED = (
+    "trace_block_size", "input_tokens", "output_tokens", "request_count", "num_prefill_workers", "num_decode_workers",
+)  # fmt: skip
 
 Fails = Callable[[Case], bool]
 
@@ -41,13 +43,27 @@ def _drop_settings(case: Case, fails: Fails) -> Case:
         if key not in NEEDED:
             smaller = dataclasses.replace(case, args={k: v for k, v in case.args.items() if k != key})
             case = smaller if fails(smaller) else case
-    for key in list(case.config["engine"]):
-        if key not in ("block_size", "num_gpu_blocks", "timing_model"):
-            engine = {k: v for k, v in case.config["engine"].items() if k != key}
-            smaller = dataclasses.replace(case, config={**case.config, "engine": engine})
+    for role in ("prefill", "decode") if "prefill" in case.config else (None,):
+        case = _drop_engine_settings(case, role, fails)
+    return case
+
+
+def _drop_engine_settings(case: Case, role: str | None, fails: Fails) -> Case:
+    """Of the configuration of one pool, or of all workers."""
+
+    def with_config(config: dict[str, Any]) -> Case:
+        return dataclasses.replace(case, config=config if role is None else {**case.config, role: config})
+
+    def config_of(case: Case) -> Any:
+        return case.config if role is None else case.config[role]
+
+    for key in list(config_of(case)["engine"]):
+        if key not in ("block_size", "num_gpu_blocks", "timing_model", "worker_type"):
+            engine = {k: v for k, v in config_of(case)["engine"].items() if k != key}
+            smaller = with_config({**config_of(case), "engine": engine})
             case = smaller if fails(smaller) else case
-    if "dp_size" in case.config:
-        smaller = dataclasses.replace(case, config={"engine": case.config["engine"]})
+    if "dp_size" in config_of(case):
+        smaller = with_config({"engine": config_of(case)["engine"]})
         case = smaller if fails(smaller) else case
     return case
 

@@ -1,6 +1,8 @@
 """The differential fuzzer: random cases through a subject and the reference wheel.
 
     python -m tests.fuzz.peer --cases 5000 --seed 1
+    python -m tests.fuzz.peer --cases 1000 --traces graphs
+    python -m tests.fuzz.peer --cases 1000 --traces weka
 
 Needs the wheel (`pip install '.[peer]'`, or MR_PEER_PYTHON naming an interpreter that has it). Ends with 1 when a
 case differs; each such case is shrunk and written to the folder given by `--failures`.
@@ -15,30 +17,50 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.fuzz.agents import RECORDINGS, judge_recording
+from tests.fuzz.deltas import make_delta_case
+from tests.fuzz.disaggregated import make_disaggregated_case
 from tests.fuzz.generate import make_case, make_tier_case
+from tests.fuzz.graphs import make_graph_case
 from tests.fuzz.minimise import as_json, minimise
 from tests.fuzz.verdict import Kind, Runner, Verdict, judge
 from tests.fuzz.wheel import WHY_MISSING, Wheel, peer_python
 from tests.parity.cases import Case
 from tests.parity.runners import RUNNERS
 
+MakeCase = Callable[[int], Case]
+MAKERS: dict[str, MakeCase] = {
+    "mooncake": make_case,
+    "graphs": make_graph_case,
+    "deltas": make_delta_case,
+    "disaggregated": make_disaggregated_case,
+    "host-tier": make_tier_case,
+    **RECORDINGS,
+}
 PROGRESS_EVERY = 500
 PASSES_EVERY = 4  # every so many cases the forward-pass records are compared too
 
 
-def run_seed(seed: int, runner: Runner, wheel: Wheel, make: Callable[[int], Case] = make_case) -> tuple[Case, Verdict]:
+def run_seed(seed: int, runner: Runner, wheel: Wheel, make: MakeCase = make_case) -> tuple[Case, Verdict]:
     case = make(seed)
-    return case, judge(case, runner, wheel, with_passes=seed % PASSES_EVERY == 0)
+    if case.format in RECORDINGS:
+        return case, judge_recording(case, wheel)
+    return case, judge(case, runner, wheel, with_passes=_with_passes(case, seed))
+
+
+def _with_passes(case: Case, seed: int) -> bool:
+    """Now and then; of two pools not at all."""
+    return seed % PASSES_EVERY == 0 and "prefill" not in case.config
 
 
 def report_failure(case: Case, verdict: Verdict, seed: int, runner: Runner, wheel: Wheel, folder: Path) -> Path:
     """Shrink a differing case and keep it; one on which the wheel never ends is kept as it is."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{case.name}.json"
-    if verdict.kind is Kind.ENDLESS or "SubjectTimeout" in verdict.differences[0]:
+    if verdict.kind is Kind.ENDLESS or case.format in RECORDINGS or "SubjectTimeout" in verdict.differences[0]:
         path.write_text(as_json(case, verdict.differences))
         return path
-    with_passes = seed % PASSES_EVERY == 0
+    with_passes = _with_passes(case, seed)
 
     def fails(smaller: Case) -> bool:
         verdict = judge(smaller, runner, wheel, with_passes)
@@ -53,9 +75,9 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.peer", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--cases", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=1, help="seeds are SEED*1000000 and the numbers after it")
-    parser.add_argument("--host-tier", action="store_true", help="configurations with a host tier")
     parser.add_argument("--subject", choices=sorted(RUNNERS), default="product")
     parser.add_argument("--failures", type=Path, default=Path("build/fuzz-failures"))
+    parser.add_argument("--traces", choices=sorted(MAKERS), default="mooncake", help="what kind of traces")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the fifth difference")
     parser.add_argument("--timeout-s", type=float, default=20.0, help="limit for one run of the wheel")
     return parser.parse_args(argv)
@@ -68,12 +90,13 @@ def main(argv: list[str] | None = None) -> int:
         print(WHY_MISSING, file=sys.stderr)
         return 2
     runner = RUNNERS[options.subject]
+    make = MAKERS[options.traces]
     kinds: Counter[str] = Counter()
     differing = 0
     started = time.monotonic()
     with Wheel(python, options.timeout_s) as wheel:
         for seed in range(options.seed * 1_000_000, options.seed * 1_000_000 + options.cases):
-            case, verdict = run_seed(seed, runner, wheel, make_tier_case if options.host_tier else make_case)
+            case, verdict = run_seed(seed, runner, wheel, make)
             kinds[verdict.kind.value] += 1
             if verdict.differences:
                 differing += 1

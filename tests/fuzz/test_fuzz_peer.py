@@ -6,13 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fuzz.peer import run_seed
+from tests.fuzz.deltas import make_delta_case
+from tests.fuzz.graphs import make_graph_case
+from tests.fuzz.peer import MakeCase, run_seed
 from tests.fuzz.wheel import WHY_MISSING, Wheel, peer_python
 from tests.parity.runners import run_product_case
 
 FIRST_SEED = 77_000_000
 CASES = 200
 BATCH = 20
+OTHERS = 40  # of each other kind of traces
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +32,17 @@ def test_product_equals_the_wheel(start: int, wheel: Wheel) -> None:
     differing = {}
     for seed in range(FIRST_SEED + start, FIRST_SEED + start + BATCH):
         case, verdict = run_seed(seed, run_product_case, wheel)
+        if verdict.differences:
+            differing[case.name] = verdict.differences[:3]
+    assert differing == {}
+
+
+@pytest.mark.parametrize("make", [make_graph_case, make_delta_case], ids=["graphs", "deltas"])
+@pytest.mark.parametrize("start", range(0, OTHERS, BATCH))
+def test_other_traces_are_replayed_as_by_the_wheel(make: MakeCase, start: int, wheel: Wheel) -> None:
+    differing = {}
+    for seed in range(FIRST_SEED + start, FIRST_SEED + start + BATCH):
+        case, verdict = run_seed(seed, run_product_case, wheel, make)
         if verdict.differences:
             differing[case.name] = verdict.differences[:3]
     assert differing == {}

@@ -32,13 +32,20 @@ class Ticks:
         return {"target_prefill": None, "target_decode": None, "next_tick_ms": self.count * self.tick_ms}
 
 
+def _configs(config: dict[str, object]) -> dict[str, object]:
+    """One configuration for all workers, or one for each of two pools."""
+    if "prefill" in config:
+        return {"prefill_engine_args": config["prefill"], "decode_engine_args": config["decode"]}
+    return {"extra_engine_args": config}
+
+
 def answer(request: dict[str, object]) -> dict[str, object]:
     args = dict(request["args"])
     if "telemetry_sample_interval_ms" in args:
         args["capture_telemetry"] = True
     ticks = Ticks(request["tick_ms"]) if request.get("tick_ms") else None
     try:
-        options = {"extra_engine_args": request["config"], "capture_per_request": True, "scaling_policy": ticks, **args}
+        options = {**_configs(request["config"]), "capture_per_request": True, "scaling_policy": ticks, **args}
         if request["trace"] is None:
             result = core.run_mocker_synthetic_trace_replay(**options)
         else:

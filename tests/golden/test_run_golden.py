@@ -27,6 +27,13 @@ RUNS = {
     "dp2-two-workers-passes": ["--num-workers", "2", "--dp-size", "2", "--prefill-schedule-interval", "3"],
     "mtp-closed-loop-requests": ["--event-level", "requests", "--aic-nextn", "2", "--replay-concurrency", "3"],
     "kv-router-cut": ["--router-mode", "kv_router", "--num-workers", "3", "--max-sim-time-ms", "150"],
+    "prefill-decode-kv": [
+        "--event-level", "kv", "--num-prefill-workers", "1", "--num-decode-workers", "2", "--block-size", "16",
+        "--prefill-engine-config", '{"engine": {"worker_type": "prefill", "num_gpu_blocks": 100,'
+        ' "kv_transfer_bandwidth": 8.0, "kv_transfer_bytes_per_token": 131072,'
+        ' "kv_transfer_timing_mode": "destination_missing"}}',
+        "--decode-engine-config", '{"engine": {"worker_type": "decode", "num_gpu_blocks": 120}, "dp_size": 2}',
+    ],
     "clients-leave-cut": ["--max-num-seqs", "5", "--max-sim-time-ms", "900"],
 }  # fmt: skip
 # Of which trace; tiny.jsonl where none is named.

@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.model.chains import prompt_tokens
 from tests.model.config import ModelConfig
+from tests.model.graphs import GraphModel
 from tests.model.policies import FCFS, ModelPolicy, due_ms_of
 from tests.model.pool import Removed, Stored
 from tests.model.request import Request
@@ -63,6 +64,7 @@ class ModelRun:
     worker_seconds: float
     cut: bool
     sessions_reported: bool
+    returned_loads: int = 0
 
     def per_request(self) -> dict[str, list[Any]]:
         """Columns in row order, named as in the case files; rows that never arrived hold None."""
@@ -88,18 +90,25 @@ class ReplayModel:
         router_mode: str,
         trace_passes: bool,
         policy: ModelPolicy = FCFS,
+        graph: GraphModel | None = None,
     ) -> None:
         self.by_prefix = router_mode == "kv_router"
         assert not self.by_prefix or num_workers * config.dp_size == 1, "the model knows no cost of placement"
-        sessions = read_turns(rows, trace_block_size)
-        self.token_of: dict[int, int] = {}  # of a hash id: its number in order of first appearance
-        for row in rows:
-            for hash_id in row["hash_ids"]:
-                self.token_of.setdefault(hash_id, len(self.token_of))
         self.config, self.trace_block_size = config, trace_block_size
-        self.workload = Workload(sessions, arrival_speedup_ratio, replay_concurrency)
+        self.workload: Workload | GraphModel
+        if graph is not None:
+            turns = list(graph.turns.values())
+            self.workload = graph
+        else:
+            sessions = read_turns(rows, trace_block_size)
+            turns = sorted((t for s in sessions for t in s), key=lambda t: t.row)
+            self.workload = Workload(sessions, arrival_speedup_ratio, replay_concurrency)
+        self.token_of: dict[int, int] = {}  # of a hash id: its number in order of first appearance
+        for turn in sorted(turns, key=lambda turn: turn.row):
+            for hash_id in turn.hash_ids:
+                self.token_of.setdefault(hash_id, len(self.token_of))
         self.workers = [Worker(config, index, policy) for index in range(num_workers)]
-        self.figures = [Figures(turn) for turn in sorted((t for s in sessions for t in s), key=lambda t: t.row)]
+        self.figures = [Figures(turn) for turn in turns]
         self.limit_ms = math.inf if max_sim_time_ms is None else max_sim_time_ms
         self.telemetry = Telemetry(telemetry_sample_interval_ms) if telemetry_sample_interval_ms else None
         self.trace_passes = trace_passes
@@ -132,6 +141,7 @@ class ReplayModel:
             self.now_ms,
             self.worker_seconds,
             cut=any(f.status is None for f in self.figures),
+            returned_loads=sum(rank.returned_loads for worker in self.workers for rank in worker.ranks),
             sessions_reported=self.workload.concurrency is not None or any(f.turn.turn for f in self.figures),
         )
 
@@ -264,7 +274,7 @@ class ReplayModel:
 
     def _end(self, figures: Figures, status: str, reason: str | None, at_ms: float) -> None:
         figures.status, figures.reason, figures.terminal_ms = status, reason, at_ms
-        self.workload.ended(figures.turn, self.now_ms)
+        self.workload.ended(figures.turn, self.now_ms, status)
         if self.telemetry is not None:
             self.telemetry.ended(figures)
 
@@ -306,8 +316,9 @@ def run_model(
     router_mode: str = "round_robin",
     trace_passes: bool = False,
     policy: ModelPolicy = FCFS,
+    graph: GraphModel | None = None,
 ) -> ModelRun:
-    """Replay rows (dicts of a valid Mooncake trace); telemetry is taken when an interval is given.
+    """Replay rows (dicts of a valid Mooncake trace), or a graph; telemetry is taken when an interval is given.
 
     `kv_router` is known for one scheduler only, where it adds what the router sees of the cache at each arrival.
     """
@@ -323,4 +334,5 @@ def run_model(
         router_mode=router_mode,
         trace_passes=trace_passes,
         policy=policy,
+        graph=graph,
     ).run()

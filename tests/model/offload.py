@@ -140,6 +140,7 @@ class OffloadRank(Rank):
             # Blocks wait for blocks: the last to come in gives its own back and asks again.
             self._release(came_in[-1])
             self.hosted[came_in[-1]].loaded = False
+            self.returned_loads += 1
             return
         super()._fail_head()
         self.set_aside = [r for r in self.set_aside if r in self.waiting]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tests.model.engine_model import Figures, ModelRun
+    from tests.model.graphs import GraphModel
 
 PERCENTILES = (("median", 50.0), ("p75", 75.0), ("p90", 90.0), ("p95", 95.0), ("p99", 99.0))
 
@@ -187,7 +188,7 @@ def request_record(f: Figures, dp_size: int, block_size: int) -> dict[str, Any]:
     return record
 
 
-def request_records(run: ModelRun) -> list[dict[str, Any]]:
+def request_records(run: ModelRun, graph: GraphModel | None = None) -> list[dict[str, Any]]:
     """Records of the terminal requests, in row order."""
     records = []
     for f in run.figures:
@@ -196,5 +197,7 @@ def request_records(run: ModelRun) -> list[dict[str, Any]]:
         record = request_record(f, run.config.dp_size, run.config.block_size)
         if run.sessions_reported:
             record |= {"session_id": f.turn.session_name, "turn_index": f.turn.turn}
+        if graph is not None:
+            record |= graph.record(f)
         records.append(record)
     return records

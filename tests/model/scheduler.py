@@ -100,6 +100,7 @@ class Rank:
         self.capacity_bound = False
         self.pass_number = -1
         self.num_preemptions = 0
+        self.returned_loads = 0  # see OffloadRank
         self.scan_at = 0  # index of the running request that is being scheduled
         self.fruitless_passes = 0  # preempting for bursts, since the last token, end or submission
 

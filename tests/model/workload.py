@@ -117,7 +117,7 @@ class Workload:
             popped.append((due_ms, self.sessions[session][turn]))
         return popped
 
-    def ended(self, turn: Turn, now_ms: float) -> None:
+    def ended(self, turn: Turn, now_ms: float, status: str) -> None:
         """A turn ended, however it ended: its next turn, or the next session, becomes due."""
         session = self.sessions[turn.session]
         if turn.turn + 1 < len(session):

@@ -27,6 +27,7 @@ class Case:
     args: Mapping[str, Any]  # arguments of the call, without config and trace
     expect: Mapping[str, Any]
     num_files: int = 1
+    files: tuple[tuple[str, str], ...] = ()  # name and text, where a trace is not one file called trace.jsonl
     npz_arrays: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -50,9 +51,15 @@ class Case:
         return config
 
     def write_trace(self, folder: Path) -> Path:
-        path = folder / "trace.jsonl"
-        path.write_text(self.trace_text, encoding="utf-8", newline="")
-        return path
+        return self.write_files(folder)[0]
+
+    def write_files(self, folder: Path) -> list[Path]:
+        """All files of the trace, in their order."""
+        paths = []
+        for name, text in self.files or (("trace.jsonl", self.trace_text),):
+            paths.append(folder / name)
+            paths[-1].write_text(text, encoding="utf-8", newline="")
+        return paths
 
 
 def _text(rows: list[Any]) -> str:
@@ -74,10 +81,15 @@ def read_replay_case(data: dict[str, Any]) -> Case:
     args = {key: value for key, value in data["args"].items() if key not in OBSERVERS}
     if "telemetry" in data["expect"]:
         args.setdefault("telemetry_sample_interval_ms", 1000.0)
+    if data["format"] not in ("mooncake", "synthetic"):
+        args["trace_format"] = data["format"]
     files = data.get("trace_files")
     text = files[0]["text"] if files else data.get("trace_text", _text(data.get("trace", [])))
     count = len(files) if files else 1
-    return Case(data["name"], data["format"], data["config"], text, args, data["expect"], num_files=count)
+    named = tuple((file["name"], file["text"]) for file in files or ())
+    if "trace_file_name" in data:
+        named = ((data["trace_file_name"], text),)
+    return Case(data["name"], data["format"], data["config"], text, args, data["expect"], num_files=count, files=named)
 
 
 def load_cases(folder: str) -> list[Case]:

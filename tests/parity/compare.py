@@ -19,7 +19,7 @@ SKETCHED = tuple(
     for stat in ("median", "p75", "p90", "p95", "p99")
     for name in ("itl_ms", "output_token_throughput_per_user")
 )
-SUMS = ("mean_", "std_", "decode_worker_seconds", "gpu_hours")
+SUMS = ("mean_", "std_", "decode_worker_seconds", "prefill_worker_seconds", "gpu_hours")
 PASS_VARIANCES = (
     "var_prefill_length",
     "var_decode_kv_tokens",

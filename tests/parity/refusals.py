@@ -17,7 +17,7 @@ def assert_refused(case: Case, folder: Path) -> None:
     from mocker_replay import errors
 
     assert case.error is not None
-    wanted = expected_fault(case.error["message"])
+    wanted = expected_fault(case.error["message"], case.format)
     with pytest.raises(getattr(errors, wanted.error_class)) as caught:
         run_product_case(case, folder)
     assert caught.value.exit_code == errors.ExitCode.USAGE

@@ -11,10 +11,12 @@ from typing import Any
 
 from tests.model import report as model_report
 from tests.model.engine_model import run_model
+from tests.model.graphs import GraphModel
 from tests.model.synthetic import synthetic_rows
 from tests.parity.cases import Case
 
 SLA = ("sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms")
+GRAPHS = ("agentic_mooncake", "agentic-mooncake")
 SYNTHETIC = (
     "input_tokens",
     "output_tokens",
@@ -41,6 +43,7 @@ class Outcome:
     cut: bool
     exit_code: int
     failures: dict[int, str]  # row of each failed request -> why
+    returned_loads: int = 0  # by requests that had loaded and held each other up, see docs/deviations.md
 
     def columns(self) -> dict[str, list[Any]]:
         """The records as the columns of the case files."""
@@ -81,24 +84,30 @@ def block_size_of(config: Mapping[str, Any]) -> int:
 def run_model_case(case: Case, folder: Path) -> Outcome:
     """The case through the model; options it has no use for are dropped."""
     config = case.config_with_files(folder)
-    if case.format == "synthetic":
+    graph: GraphModel | None = None
+    if case.format in GRAPHS:
+        rows, args = [], {k: v for k, v in case.args.items() if k not in ("trace_format", "execution_model")}
+        graph = GraphModel(case.trace_text, args.pop("arrival_speedup_ratio", 1.0), args.pop("agentic_lanes", None))
+        args["trace_block_size"] = graph.block_size
+    elif case.format == "synthetic":
         make, args = split_synthetic(case)
         rows = synthetic_rows(**make, block_size=block_size_of(config))
         args["trace_block_size"] = block_size_of(config)
     else:
         rows, args = case.rows, dict(case.args)
     sla = {key: args.pop(key) for key in SLA if key in args}
-    run = run_model(rows, config, **args)
+    run = run_model(rows, config, **args, graph=graph)
     failed = any(f.status in ("failed", "rejected") for f in run.figures)
     return Outcome(
-        records=model_report.request_records(run),
-        summary=model_report.summary(run, **sla),
+        records=model_report.request_records(run, graph),
+        summary=model_report.summary(run, **sla) | ({} if graph is None else graph.summary(run)),
         telemetry=run.telemetry,
         passes=run.records,
         end_ms=run.end_ms,
         cut=run.cut,
         exit_code=4 if failed else 0,
         failures={f.turn.row: f.reason for f in run.figures if f.reason is not None},
+        returned_loads=run.returned_loads,
     )
 
 
@@ -118,18 +127,21 @@ def run_product_case(case: Case, folder: Path) -> Outcome:
         trace.write_bytes(b"".join(workload.rows()))
         args["trace_block_size"] = workload.written_block_size
     else:
-        trace, args = case.write_trace(folder), dict(case.args)
+        files, args = case.write_files(folder), dict(case.args)
+        trace = files[0] if len(files) == 1 else files
     events = folder / "events.jsonl"
     telemetry = folder / "telemetry.jsonl" if "telemetry_sample_interval_ms" in args else None
+    pools = {f"{role}_config": config[role] for role in ("prefill", "decode") if role in config}
     result = replay(
         trace,
-        config,
+        None if pools else config,
         ReplayOptions(**args),
         events=events,
         event_level="passes",
         requests=folder / "requests.jsonl",
         summary=folder / "summary.json",
         telemetry=telemetry,
+        **pools,
     )
     return Outcome(
         records=list(result.records()),
@@ -142,6 +154,7 @@ def run_product_case(case: Case, folder: Path) -> Outcome:
         cut=log_footer(events)["end"] == "time_limit",
         exit_code=int(result.exit_code),
         failures=dict(failures_of_log(events)),
+        returned_loads=events.read_bytes().count(b'"event":"load_returned"'),
     )
 
 
@@ -166,11 +179,14 @@ def last_of_log(events: Path) -> float:
 
 
 def failures_of_log(events: Path) -> Iterator[tuple[int, str]]:
-    """Row and reason of each failed request; rows of these traces have no names of their own."""
+    """Row and reason of each failed request; an arrival says which row a name of its own is."""
+    rows: dict[str, int] = {}
     for line in events.read_text().splitlines():
         event = json.loads(line)
-        if event["event"] == "failure":
-            yield int(event["request"].removeprefix("r")), event["reason"]
+        if event["event"] == "arrival":
+            rows[event["request"]] = event["row"] if "row" in event else int(event["request"].removeprefix("r"))
+        elif event["event"] == "failure":
+            yield rows[event["request"]], event["reason"]
 
 
 def log_footer(events: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Every reference case of the host tier, through the product and through the slow model, bit for bit."""
+"""Every reference case of prefill and decode workers, bit for bit."""
 
 from __future__ import annotations
 
@@ -8,68 +8,74 @@ from typing import Any
 
 import pytest
 
+from mocker_replay.config import ReplayOptions
 from mocker_replay.errors import ConfigError
-from tests.parity import compare
-from tests.parity.cases import CASES, Case, read_replay_case
-from tests.parity.runners import RUNNERS
+from mocker_replay.replay import replay
+from tests.parity.cases import CASES
 
-# Meant as the reference's text; the words are our own.
-REFUSALS = {
-    "g23-error-no-block-bytes": "requires kv_cache_bytes_per_token",
-    "g24-error-prefix-caching-off": "requires enable_prefix_caching = true",
-    "g25-error-backend": "is supported only with backend vllm",
+CASE_FILES = sorted((CASES / "handoff").glob("d*.json"))
+ALL = {path.stem[:3]: json.loads(path.read_text()) for path in CASE_FILES}
+# What is asked for there is not built: each is refused, and the message names it.
+NOT_BUILT = {"d28": "engine.backend", "d29": "engine.backend", "d31": "engine.backend"}
+# Refused on the reference as well: what our message names.
+REFUSED = {
+    "d39": "engine.worker_type: must be prefill",
+    "d40": "engine.kv_transfer_bandwidth",
+    "d41": "engine.block_size: must be that of the decode configuration",
+    "d42": "engine.backend: must be that of the decode configuration",
 }
-NOT_BUILT = ("g21-shared-pool-fair-share", "g22-shared-pool-wide")  # pools that workers share
+STUCK = {"d38": ("failed", "growth_over_pool")}
+RUNS = [key for key in ALL if key not in (*NOT_BUILT, *REFUSED, *STUCK)]
 
 
-def load() -> dict[str, dict[str, Any]]:
-    paths = sorted((CASES / "handoff").glob("g*.json"))
-    return {path.stem: json.loads(path.read_text()) for path in paths}
+def run(case: dict[str, Any], folder: Path, **outputs: Any):
+    trace = folder / "trace.jsonl"
+    trace.write_text("".join(json.dumps(row) + "\n" for row in case["trace"]))
+    options = ReplayOptions(
+        num_prefill_workers=case["workers"]["prefill"],
+        num_decode_workers=case["workers"]["decode"],
+        trace_block_size=case["trace_block_size"],
+    )
+    configs = {f"{role}_config": case[f"{role}_config"] for role in ("prefill", "decode")}
+    return replay(trace, None, options, **configs, **outputs)
 
 
-DATA = load()
-RUNS = [name for name in DATA if name not in REFUSALS and name not in NOT_BUILT]
-
-
-# Rules that random runs against the reference brought up, each in a small input with what the reference said.
-FOUND = [read_replay_case(json.loads(path.read_text())) for path in sorted((CASES / "handoff").glob("h*.json"))]
-
-
-def case_of(name: str) -> Case:
-    data = DATA[name]
-    text = "".join(json.dumps(row) + "\n" for row in data["trace"])
-    args = {"trace_block_size": data["trace_block_size"], "num_workers": data["workers"]["aggregated"]}
-    return Case(name, "mooncake", data["aggregated_config"], text, args, data["expect"])
+def told(record: dict[str, Any], key: str) -> Any:
+    if key != "admissions":
+        return record[key]
+    keys = ("pool", "at_ms", "reused_input_tokens", "is_readmission")
+    return [{name: admission[name] for name in keys} for admission in record["admission_history"]]
 
 
 def test_nothing_is_left_out() -> None:
-    assert len(DATA) == 26
-    assert len(RUNS) == 21
-    assert len(FOUND) == 17
+    assert len(CASE_FILES) == len(ALL) == 43
+    assert len(RUNS) + len(NOT_BUILT) + len(REFUSED) + len(STUCK) == len(ALL)
 
 
-@pytest.mark.parametrize("runner", RUNNERS)
-@pytest.mark.parametrize("name", RUNS)
-def test_run_equals_the_reference(name: str, runner: str, tmp_path: Path) -> None:
-    case = case_of(name)
-    outcome = RUNNERS[runner](case, tmp_path)
-    assert outcome.summary["duration_ms"] == case.expect["duration_ms"]
-    for record, expected in zip(outcome.records, case.expect["requests"], strict=True):
-        figures = {key: value for key, value in expected.items() if key != "admissions"}
-        assert {key: record.get(key) for key in figures} == figures
-        shown = [{key: entry[key] for key in expected["admissions"][0]} for entry in record["admission_history"]]
-        assert shown == expected["admissions"]
+@pytest.mark.parametrize("key", RUNS)
+def test_run_equals_the_reference(key: str, tmp_path: Path) -> None:
+    expect = ALL[key]["expect"]
+    result = run(ALL[key], tmp_path, events=tmp_path / "events.jsonl", event_level="kv")
+    records = list(result.records())
+    assert [
+        {name: told(record, name) for name in wanted}
+        for record, wanted in zip(records, expect["requests"], strict=True)
+    ] == expect["requests"]
+    for name in ("completed_requests", "num_requests", "duration_ms"):
+        assert result.summary[name] == expect[name]
 
 
-@pytest.mark.parametrize("runner", RUNNERS)
-@pytest.mark.parametrize("case", FOUND, ids=lambda case: case.name)
-def test_what_random_runs_found_equals_the_reference(case: Case, runner: str, tmp_path: Path) -> None:
-    outcome = RUNNERS[runner](case, tmp_path)
-    differences = compare.compare_records(case.expect["per_request"], outcome.records)
-    assert differences + compare.compare_summary(case.expect["summary"], outcome.summary) == []
+@pytest.mark.parametrize("key", [*NOT_BUILT, *REFUSED])
+def test_what_cannot_run_is_refused_by_name(key: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        run(ALL[key], tmp_path, events=tmp_path / "events.jsonl")
+    assert (NOT_BUILT | REFUSED)[key] in str(caught.value)
+    assert not (tmp_path / "events.jsonl").exists()
 
 
-@pytest.mark.parametrize("name", [*REFUSALS, *NOT_BUILT])
-def test_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=REFUSALS.get(name, "scope: not built yet")):
-        RUNNERS["product"](case_of(name), tmp_path)
+@pytest.mark.parametrize("key", STUCK)
+def test_a_request_that_can_never_progress_fails_alone(key: str, tmp_path: Path) -> None:
+    """The reference gives the whole run up."""
+    assert "effect-free zero-duration pass" in ALL[key]["expect"]["error"]
+    (record,) = run(ALL[key], tmp_path).records()
+    assert (record["terminal_status"], record["failure_reason"]) == STUCK[key]

@@ -16,6 +16,9 @@ from tests.parity.runners import RUNNERS
 CASES = load_cases("replay")
 TWO_FILES = "mooncake-error-two-files"
 RUNS = [c for c in CASES if not c.error]
+# The slow model knows no histories, and replays rows and graphs: what is lowered to them has slow models of its own.
+NOT_MODELLED = ("mooncake-delta", "weka", "dynamo", "applied_compute_agentic")
+RUNS_OF = {name: [c for c in RUNS if name == "product" or c.format not in NOT_MODELLED] for name in RUNNERS}
 REFUSED = [c for c in CASES if c.error and c.name not in NO_SUCH_ARGUMENT and c.name != TWO_FILES]
 
 
@@ -33,13 +36,14 @@ def differences(case: Case, runner: str, folder: Path) -> list[str]:
 
 
 def test_nothing_is_left_out() -> None:
-    assert len(CASES) >= 107
+    assert len(CASES) >= 203
     assert NO_SUCH_ARGUMENT.keys() | SESSION_NAMES_LEFT_OUT <= {c.name for c in CASES}
 
 
-@pytest.mark.parametrize("runner", RUNNERS)
-@pytest.mark.parametrize("case", RUNS, ids=lambda c: c.name)
-def test_run_equals_the_reference(case: Case, runner: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("runner", "case"), [pytest.param(r, c, id=f"{c.name}-{r}") for r, cases in RUNS_OF.items() for c in cases]
+)
+def test_run_equals_the_reference(runner: str, case: Case, tmp_path: Path) -> None:
     assert differences(case, runner, tmp_path) == []
 
 

@@ -20,15 +20,16 @@ from mocker_replay.log.reader import LogError
 from tests.property.replays import NOMINAL, Case, cases, measured, paces
 from tests.property.replays import run as run_realtime
 from tests.property.test_rerun import runs
-from tests.support import planted_decisions, planted_in_passes
+from tests.support import planted_decisions, planted_in_passes, planted_plays
 from tests.support.crowded import crowded_log
 from tests.support.planted import FAULTS, FOOTER
-from tests.support.random_logs import LEVELS, Log, random_log, stopped_log
+from tests.support.random_logs import LEVELS, Log, graph_log, random_log, stopped_log
 from tests.support.realtime import RealtimeRun
 from tests.support.realtime_replay import Pace
 
 many = settings(max_examples=120, suppress_health_check=list(HealthCheck))
 OF_POLICIES = ("decision", "budget")
+OF_GRAPHS = ("play", "lanes", "skipped")
 NUM_LOGS = 50  # of each level, into which faults are planted
 MOST_ATTEMPTS = 3_000
 FAULTS_A_RULE = 21  # of some fifty rules: a thousand and more
@@ -91,12 +92,20 @@ def test_nothing_is_found_in_the_log_of_a_late_and_jumping_clock(run: Any) -> No
     assert (report.num_findings, report.damage) == (0, None), report.findings[:3]
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_nothing_is_found_in_the_log_of_a_graph(level: str) -> None:
+    for seed in range(40):
+        report = audit_log(graph_log(seed, level))
+        assert (report.num_findings, report.damage) == (0, None), (seed, report.findings[:3])
+
+
 # -- planted faults -------------------------------------------------------------------------------------
 
 
 def test_there_is_a_fault_for_every_rule() -> None:
     assert set(FAULTS) == set(RULES)
     assert planted_in_passes.FOOTER == FOOTER, "its faults are among them"
+    assert planted_plays.FOOTER == FOOTER, "its faults are among them"
     assert planted_decisions.placement_of_round_robin in FAULTS["decision"]
 
 
@@ -115,6 +124,8 @@ def test_a_planted_fault_is_found_by_its_rule_alone(rule: str) -> None:
     for attempt in range(MOST_ATTEMPTS):
         fault = FAULTS[rule][attempt % len(FAULTS[rule])]
         make = crowded_log if rule in OF_POLICIES and rng.random() < 0.7 else random_log
+        if rule in OF_GRAPHS and rng.random() < 0.8:
+            make = graph_log
         log = make(rng.randrange(NUM_LOGS), rng.choice(LEVELS)).copy()
         seq = fault(log, rng)
         if seq is None:

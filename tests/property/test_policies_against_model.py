@@ -67,7 +67,7 @@ def passes_of_model(case: Case, policy: ModelPolicy) -> list[dict[str, Any]]:
     run = run_model(
         case.rows,
         case.config.to_mapping(),
-        trace_block_size=options.effective_trace_block_size,
+        trace_block_size=512 if options.trace_block_size is None else options.trace_block_size,
         num_workers=options.num_workers,
         arrival_speedup_ratio=options.arrival_speedup_ratio,
         replay_concurrency=options.replay_concurrency,

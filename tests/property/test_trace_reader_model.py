@@ -158,6 +158,8 @@ def test_the_fast_reading_accepts_nothing_that_the_exact_one_refuses(
     path.write_bytes("\n".join(lines).encode("utf-8", "surrogateescape"))
     fast = outcome(path)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mooncake_columns, "_scan", lambda *_: None)
+        assert outcome(path) == fast
         patch.setattr(mooncake_columns, "_accept", lambda *_: None)
         assert outcome(path) == fast
 

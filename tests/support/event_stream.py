@@ -13,6 +13,7 @@ from mocker_replay.events import (
     CommandResult,
     Decision,
     EventKind,
+    HandoffStage,
     HostStep,
     TerminalReason,
     TerminalStatus,
@@ -222,7 +223,16 @@ def host_stream() -> EventBuffer:
     make = StreamMaker()
     for step in HostStep:
         whose = -1 if step in (HostStep.EVICTED, HostStep.FENCE) else 2
-        number = -1 if whose < 0 else 3
-        end_ms = math.nan if step in (HostStep.STORE_PREPARED, HostStep.EVICTED) else 203.0
+        number = -1 if whose < 0 or step is HostStep.LOAD_RETURNED else 3
+        end_ms = math.nan if step in (HostStep.STORE_PREPARED, HostStep.EVICTED, HostStep.LOAD_RETURNED) else 203.0
         make.buffer.append_record(EventKind.HOST, 200.0, 0, 0, whose, a=step, b=number, c=3, x=end_ms)
     return make.buffer
+
+
+def handoff_stream() -> EventBuffer:
+    """One record of each stage of a handoff."""
+    stream = StreamMaker()
+    for stage in HandoffStage:
+        end = {"x": 7.5} if stage is HandoffStage.TRANSFER_STARTED else {}
+        stream.add(EventKind.HANDOFF, 5.0 + stage, 0, 0, 0, a=stage, b=16, f=0, **end)
+    return stream.buffer

@@ -98,13 +98,14 @@ def make_fleet(
     wake_on_end: bool = False,
     external_placement: bool = False,
     external: bool = False,
+    quiet: bool = False,
     **settings: Any,
 ) -> Fleet:
     out = EventBuffer()
     machines = [make_machine(worker=worker, out=out, **settings) for worker in range(num_workers)]
     return Fleet(
         machines, out, telemetry=telemetry, wake_on_end=wake_on_end, external_placement=external_placement,
-        external=external,
+        external=external, quiet=quiet,
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from mocker_replay.log.digest import EventDigest
 from mocker_replay.policies import Policy
 from mocker_replay.replay import replay
 from tests.fuzz.generate import make_case
+from tests.fuzz.graphs import make_graph_case
 from tests.parity.cases import Case
 from tests.support.policies import LeastLoaded, OddJobs
 
@@ -137,6 +138,20 @@ def some_policy(seed: int, args: dict[str, Any], case: Case) -> Policy | None:
     elif kind == 4 and args.get("router_mode") != "kv_router":
         return LeastLoaded()
     return None
+
+
+@lru_cache(maxsize=256)
+def graph_log(seed: int, level: str) -> Log:
+    """The log of a random graph of requests. Not to be changed: `copy` it."""
+    case = make_graph_case(seed)
+    args = {name: value for name, value in case.args.items() if name != "telemetry_sample_interval_ms"}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        trace, config = case.write_trace(folder), case.config_with_files(folder)
+        outputs = {"events": folder / "events.jsonl", "summary": folder / "summary.json"}
+        replay(trace, config, ReplayOptions(**args), event_level=level, **outputs)
+        summary = orjson.loads(outputs["summary"].read_bytes())
+        return read_log(outputs["events"].read_bytes(), summary)
 
 
 @lru_cache(maxsize=256)

@@ -22,6 +22,7 @@ from mocker_replay.log.records import append_records
 from mocker_replay.log.wall import StepTaken, WallRecorder
 from mocker_replay.log.writer import EventLogWriter
 from mocker_replay.replay.build import build_fleet
+from mocker_replay.replay.pools import Pools
 from mocker_replay.replay.sinks import generated_tokens
 from tests.support.machines import Shell, cancel, submit
 
@@ -92,8 +93,7 @@ class RealtimeRun:
         for row, name in self.names.items():
             self.writer.add_names(row, [name])
         self.fleet = build_fleet(
-            self.config,
-            num_workers=self.num_workers,
+            Pools(self.config, self.num_workers),
             trace_block_size=TRACE_BLOCK_SIZE,
             want=LogEncoder(self.level).wants,
             telemetry=False,

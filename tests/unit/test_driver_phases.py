@@ -12,7 +12,7 @@ PUBLISHING = ("published", "cancel", "publish_closed")
 WANTS: dict[str, tuple[str, ...]] = {
     "turn": ("cancel", "go"),
     "idle": ("cancel", "cancel_item", "cancels_closed", "command_item", "commands_closed", "internal_timer"),
-    "snapshot": ("lane_counts",),
+    "snapshot": ("lane_counts", "cancel_item", "command_item"),
     "snapshot_cancels": ("cancel_item", "lane_empty"),
     "snapshot_commands": ("command_item", "lane_empty"),
     "start_pass": ("go",),

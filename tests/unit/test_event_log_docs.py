@@ -17,6 +17,11 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "event-log.md").read_text()
 GOLDEN_LINES = (ROOT / "tests" / "golden" / "event_log" / "sample.jsonl").read_text().splitlines()
 HOST_LINES = LogEncoder("passes").encode(host_stream()).decode().splitlines()
+HANDOFF_LINES = [
+    line
+    for line in (ROOT / "tests" / "golden" / "runs" / "prefill-decode-kv" / "events.jsonl").read_text().splitlines()
+    if '"event":"handoff"' in line
+]
 REALTIME_LINES = [
     line
     for path in sorted((ROOT / "tests" / "golden" / "realtime").glob("*.jsonl"))
@@ -48,12 +53,12 @@ def section_of(event: str) -> str:
 def test_examples_are_lines_of_the_golden_log() -> None:
     examples = [line for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
     assert {orjson.loads(line)["event"] for line in examples} == set(LogEvent)
-    assert [line for line in examples if line not in GOLDEN_LINES + REALTIME_LINES + HOST_LINES] == []
+    assert [line for line in examples if line not in GOLDEN_LINES + HANDOFF_LINES + REALTIME_LINES + HOST_LINES] == []
 
 
 def test_every_field_is_defined_in_its_section() -> None:
     common = {"seq", "t_ms", "event"}
-    for line in map(orjson.loads, GOLDEN_LINES):
+    for line in map(orjson.loads, GOLDEN_LINES + HANDOFF_LINES):
         section = section_of(line["event"])
         prose = re.sub(r"```json\n.*?```", "", section, flags=re.DOTALL)
         missing = {key for key in keys_of(line) if f"`{key}`" not in prose} - common

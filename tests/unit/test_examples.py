@@ -21,6 +21,13 @@ EXPECTED = {
         r"passes: \d+, the first one took 20 ms",
         r"two ranks, first tokens at (\d+) and \1 ms",
     ],
+    "live_handoff.py": [
+        r"held: 96 tokens, 9.6 ms to transfer",
+        r"reserved: 96 tokens are missing",
+        r"token 11 at \d+ ms, .*token 12 at \d+ ms, ",
+        r"a session: 3 tokens, succeeded, the transfer took 9.6 ms",
+        r"a session that nobody joined: cancelled",
+    ],
     "fair_share.py": [
         r"fcfs: tenant 1 waits (\d+) ms, tenant 2 (\d+) ms\n",
         r"fair_share: tenant 1 waits \d+ ms, tenant 2 \d\d\d ms\n",

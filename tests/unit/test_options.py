@@ -5,14 +5,23 @@ from __future__ import annotations
 import pytest
 
 from mocker_replay.config import ReplayOptions
+from mocker_replay.config.options import TRACE_FORMATS
 from mocker_replay.errors import ExitCode, UsageError
+from mocker_replay.trace import FORMATS
+from mocker_replay.trace.detection import AUTO
 
 
 def test_defaults_are_sound() -> None:
     options = ReplayOptions()
     options.validate()
-    assert options.effective_trace_block_size == 512
-    assert ReplayOptions(trace_block_size=64).effective_trace_block_size == 64
+    assert options.trace_block_size is None, "as the format has it"
+    given = ReplayOptions(estimate_prefix="0.5:8", failed_rows="keep", max_text_gib=1)
+    given.validate()
+    assert given.to_mapping().keys() - options.to_mapping().keys() == {"estimate_prefix", "failed_rows", "max_text_gib"}
+
+
+def test_the_formats_of_the_options_are_those_of_the_readers() -> None:
+    assert {name for name, is_built in TRACE_FORMATS.items() if is_built} == {AUTO, *FORMATS}
 
 
 @pytest.mark.parametrize(
@@ -35,8 +44,17 @@ def test_defaults_are_sound() -> None:
         ("telemetry_sample_interval_ms", 0, "finite and positive"),
         ("router_mode", "random", "must be one of round_robin, kv_router"),
         ("mode", "realtme", "did you mean realtime"),
-        ("trace_format", "weka", "not built yet"),
+        ("weka_nested_timestamp_basis", "yes", "must be one of auto, absolute, relative"),
+        ("trace_format", "agentic-mooncake", "is required with trace_format agentic-mooncake"),
+        ("execution_model", " ", "not blank"),
+        ("agentic_lanes", 0, "from 1"),
+        ("agentic_lanes", 2, "only of use with trace_format agentic_mooncake"),
         ("trace_format", "Mooncake", "did you mean mooncake"),
+        ("estimate_prefix", "half", "must be none or RATIO:GROUPS"),
+        ("estimate_prefix", "1.5:4", "a ratio above 0 and at most 1"),
+        ("estimate_prefix", "0.5:0", "must be none or RATIO:GROUPS"),
+        ("failed_rows", "maybe", "must be one of drop, keep, refuse"),
+        ("max_text_gib", 0, "from 1"),
         ("timestamp_unit", "min", "must be one of s, ms, us"),
         ("kv_event_lag_ms", 5.0, "only of use with router_mode kv_router"),
         ("kv_event_lag_ms", -5.0, "finite and non-negative"),
@@ -46,7 +64,8 @@ def test_one_fault(field: str, value: object, rule: str) -> None:
     with pytest.raises(UsageError, match=rule) as caught:
         ReplayOptions(**{field: value}).validate()  # type: ignore[arg-type]
     assert caught.value.exit_code is ExitCode.USAGE
-    assert caught.value.faults[0].file == field
+    named = "execution_model" if value == "agentic-mooncake" else field
+    assert [fault.file for fault in caught.value.faults if fault.file == named]
 
 
 def test_all_faults_at_once_named_as_the_caller_names_them() -> None:
@@ -64,3 +83,22 @@ def test_all_faults_at_once_named_as_the_caller_names_them() -> None:
 
 def test_a_limit_of_zero_is_legal() -> None:
     ReplayOptions(max_sim_time_ms=0.0).validate()
+
+
+def test_what_a_graph_needs_and_cannot_have() -> None:
+    ReplayOptions(trace_format="agentic_mooncake", execution_model="m", agentic_lanes=3).validate()
+    ReplayOptions(execution_model="m").validate()
+    with pytest.raises(UsageError, match="replay_concurrency: cannot be used with trace_format agentic_mooncake"):
+        ReplayOptions(trace_format="agentic_mooncake", execution_model="m", replay_concurrency=2).validate()
+
+
+def test_settings_of_graphs_leave_no_trace_where_there_is_no_graph() -> None:
+    assert not {"execution_model", "agentic_lanes"} & ReplayOptions().to_mapping().keys()
+    assert ReplayOptions(agentic_lanes=2).to_mapping()["agentic_lanes"] == 2
+
+
+@pytest.mark.parametrize("setting", [{"mode": "realtime"}, {"router_mode": "kv_router"}])
+def test_what_a_delta_trace_cannot_have(setting: dict[str, str]) -> None:
+    ReplayOptions(trace_format="mooncake-delta").validate()
+    with pytest.raises(UsageError, match="trace_format mooncake_delta"):
+        ReplayOptions(trace_format="mooncake_delta", **setting).validate()  # type: ignore[arg-type]

@@ -116,3 +116,16 @@ def test_max_model_len_rejects_long_prompts_and_bounds_growth(tmp_path: Path) ->
     profile = profile_of(tmp_path, *rows, pool=Pool(4, 4, max_model_len=10))
     assert [(m.outcome, m.count, m.lines) for m in profile.misfits or ()] == [("rejected", 2, (2, 4))]
     assert "max_model_len 10" in (profile.misfits or ())[0].reason
+
+
+def test_instants_are_counted_once(tmp_path: Path) -> None:
+    profile = profile_of(tmp_path, *(row(at, [1], 4) for at in (0, 5, 5, 5, 9, 9)))
+    assert (profile.num_distinct_arrivals, profile.num_tied_arrivals, profile.max_arrivals_at_once) == (3, 5, 3)
+
+
+def test_the_public_conversation_trace(shared_traces: Path) -> None:
+    with open_trace(shared_traces / "mooncake-conversation.jsonl") as source:
+        profile = profile_trace(source)
+    assert (profile.num_rows, profile.num_sessions, profile.max_turns) == (12_031, 12_031, 1)
+    assert (profile.num_distinct_arrivals, profile.max_arrivals_at_once) == (1_180, 28)
+    assert profile.input_tokens.total == 144_793_823

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import orjson
 
-from mocker_replay.events import EVENT_LEVELS, LogEvent
+from mocker_replay.events import EVENT_LEVELS, CommandKind, CommandResult, HandoffStage, LogEvent
 from mocker_replay.log.audit.findings import Findings
 from mocker_replay.log.audit.header import Setup
 from mocker_replay.log.audit.rules import LEVEL_ORDER
@@ -59,6 +59,7 @@ _FIELDS: Final[dict[str, tuple[Field, ...]]] = {
         Field("output_tokens", is_count),
         Field("session", is_count, is_required=False),
         Field("turn", is_count, is_required=False),
+        Field("play", is_count, is_required=False),
         Field("priority", is_integer, is_required=False),
         Field("deadline_ms", is_time, is_required=False),
         Field("row", is_count, is_required=False),
@@ -79,16 +80,22 @@ _FIELDS: Final[dict[str, tuple[Field, ...]]] = {
         Field("instead_of", is_choice, is_required=False),
         Field("reason", is_reason),
     ),
+    LogEvent.HANDOFF: (
+        Field("kind", one_of(*(stage.name.lower() for stage in HandoffStage))),
+        *_WHO,
+        Field("tokens", is_count),
+        Field("end_ms", is_time, is_required=False),
+    ),
     LogEvent.FINISH: _END,
     LogEvent.REJECTION: _END,
     LogEvent.CANCELLATION: _END,
     LogEvent.FAILURE: _END,
     LogEvent.CUT: (*_WHO, *_SO_FAR),
     LogEvent.COMMAND: (
-        Field("kind", one_of("submit", "cancel")),
+        Field("kind", one_of(*(kind.name.lower() for kind in CommandKind))),
         *_WHO,
         Field("in_pass", is_flag),
-        Field("result", one_of("submitted", "applied", "noop", "refused")),
+        Field("result", one_of(*(result.name.lower() for result in CommandResult))),
         Field("suppressed", is_flag, is_required=False),
         Field("gauges", is_gauges, is_required=False),
     ),

@@ -4,12 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mocker_replay.events import EventLevel
 from mocker_replay.log.reader import LogError
 
 _RANKS_MAX: Final = 1 << 20  # what is read of a log must not grow with a number that somebody wrote into its header
+
+
+class Transfer(NamedTuple):
+    """What the transfer of a prompt takes; a bandwidth of 0 is no model."""
+
+    mode: str = "full_prompt"
+    bytes_per_token: int = 0
+    bandwidth_gbps: float = 0.0
+
+    def delay_ms(self, tokens: int) -> float:
+        """How long so many tokens take."""
+        if self.bytes_per_token == 0 or self.bandwidth_gbps == 0.0:
+            return 0.0
+        return float(tokens) * float(self.bytes_per_token) / (self.bandwidth_gbps * 1e9) * 1000.0
+
+
+NO_TRANSFER: Final = Transfer()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +52,10 @@ class Setup:
     sla_itl_ms: float | None
     sla_e2e_ms: float | None
     policy: str
+    num_plays: int | None  # None: the trace was no graph
+    agentic_lanes: int | None
+    num_prefill_workers: int = 0  # of num_workers, the first; 0: workers have no roles
+    transfer: Transfer = NO_TRANSFER
 
     def blocks_of(self, tokens: int) -> int:
         """Blocks that so many tokens need."""
@@ -54,7 +75,10 @@ def read_setup(header: Mapping[str, Any], name: str) -> Setup:
             f"{name}:1: config.engine.native_host_offload: the rules of a host tier are not built yet; this log cannot "
             "be audited"
         )
-    num_ranks = find.count("options", "num_workers") * find.count("config", "dp_size")
+    has_roles = "prefill_config" in header
+    num_prefill = find.count("options", "num_prefill_workers") if has_roles else 0
+    num_workers = find.count("options", "num_decode_workers" if has_roles else "num_workers") + num_prefill
+    num_ranks = num_workers * find.count("config", "dp_size")
     if num_ranks > _RANKS_MAX:
         raise LogError(
             f"{name}:1: options.num_workers: with config.dp_size {num_ranks} ranks, more than {_RANKS_MAX:,}"
@@ -64,8 +88,10 @@ def read_setup(header: Mapping[str, Any], name: str) -> Setup:
         measured=find.text("clock") == "measured",
         realtime="wall" in header,
         trace_rows=find.count("trace", "rows"),
-        num_workers=find.count("options", "num_workers"),
-        dp_size=find.count("config", "dp_size"),
+        num_workers=num_workers,
+        num_prefill_workers=num_prefill,
+        transfer=_transfer(find) if has_roles else NO_TRANSFER,
+        dp_size=max(find.count("config", "dp_size"), find.count("prefill_config", "dp_size") if has_roles else 0),
         tensor_parallel_size=find.count("config", "tensor_parallel_size"),
         num_gpu_blocks=find.count("config", "engine", "num_gpu_blocks"),
         block_size=find.count("config", "engine", "block_size", least=1),
@@ -79,6 +105,17 @@ def read_setup(header: Mapping[str, Any], name: str) -> Setup:
         sla_itl_ms=find.bound("options", "sla_itl_ms"),
         sla_e2e_ms=find.bound("options", "sla_e2e_ms"),
         policy=find.text_or("fcfs", "options", "policy"),
+        num_plays=find.count_or_none("trace", "plays"),
+        agentic_lanes=find.count_or_none("options", "agentic_lanes"),
+    )
+
+
+def _transfer(find: _Finder) -> Transfer:
+    path = ("prefill_config", "engine")
+    return Transfer(
+        find.text(*path, "kv_transfer_timing_mode"),
+        find.limit(*path, "kv_transfer_bytes_per_token") or 0,
+        find.bound(*path, "kv_transfer_bandwidth") or 0.0,
     )
 
 
@@ -122,6 +159,11 @@ class _Finder:
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise self._wrong(path, f"a whole number from {least} on", value)
         return value
+
+    def count_or_none(self, *path: str) -> int | None:
+        """A count that only some runs have."""
+        section = self._find(path[:-1])
+        return self.count(*path) if isinstance(section, dict) and path[-1] in section else None
 
     def limit(self, *path: str) -> int | None:
         return None if self._find(path) is None else self.count(*path)

@@ -41,6 +41,10 @@ RULES: Final[dict[str, Rule]] = {
     "end": Rule(_R, "who finishes runs, who is rejected never ran; a reason fits its event and figures"),
     "cut": Rule(_R, "cuts are the last lines of a run that did not complete"),
     "left-over": Rule(_R, "every request that arrived ends or is cut"),
+    # plays of a graph
+    "play": Rule(_R, "a request of a graph tells its play, and none arrives once another of the play has failed"),
+    "lanes": Rule(_R, "no more plays run at a time than there are lanes"),
+    "skipped": Rule(_R, "requests that never arrived belong to plays that failed, and the footer counts them"),
     # tokens
     "token-count": Rule(_T, "`total` is the sum of `tokens`; one line a pass, no more than a burst may hold"),
     "output-tokens": Rule(_R, "an end delivers the tokens that were shown, no more than asked, and as its reason says"),
@@ -84,6 +88,17 @@ RULES: Final[dict[str, Rule]] = {
     "end-word": Rule(_R, "a complete run cuts no request"),
     "summary": Rule(_T, "the summary follows from the lines"),
 }
+
+# Of logs with prefill and decode workers; of the others only those in OF_ROLES are held there.
+HANDOFF_RULES: Final[dict[str, Rule]] = {
+    "handoff": Rule(_R, "stages of a handoff come once, in order, at the workers of their roles"),
+    "handoff-tokens": Rule(_R, "tokens of a stage are those of the prompt, those it lacks, or those that are charged"),
+    "handoff-time": Rule(_R, "a transfer takes what the prefill configuration says"),
+    "handoff-end": Rule(
+        _R, "who decodes was activated; what is held of a request is given back, and nothing follows its end"
+    ),
+}
+OF_ROLES: Final = frozenset({"form", "seq", "footer", "digest", "left-over", *HANDOFF_RULES})
 
 
 def decided_by(level: EventLevel) -> frozenset[str]:

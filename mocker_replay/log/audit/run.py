@@ -22,13 +22,15 @@ from mocker_replay.log.audit.figures import Figures
 from mocker_replay.log.audit.findings import Finding, Findings, Place
 from mocker_replay.log.audit.form import Event, Form
 from mocker_replay.log.audit.gauges import Gauges
+from mocker_replay.log.audit.handoffs import Handoffs
 from mocker_replay.log.audit.header import Setup, read_setup
 from mocker_replay.log.audit.ledger import Group, Ledger
 from mocker_replay.log.audit.life import Life
 from mocker_replay.log.audit.limits import Limits
 from mocker_replay.log.audit.order import Order
 from mocker_replay.log.audit.passes import Passes
-from mocker_replay.log.audit.rules import RULES, decided_by
+from mocker_replay.log.audit.plays import Plays
+from mocker_replay.log.audit.rules import HANDOFF_RULES, OF_ROLES, RULES, Rule, decided_by
 from mocker_replay.log.audit.summary import compare, derive
 from mocker_replay.log.audit.tokens import Tokens
 from mocker_replay.log.audit.totals import Totals
@@ -60,6 +62,7 @@ class AuditReport:
     by_rule: dict[str, int] = field(default_factory=dict)
     not_checked: dict[str, str] = field(default_factory=dict)  # rule -> why
     figures_not_compared: dict[str, str] = field(default_factory=dict)  # figure of the summary -> why
+    rules: Mapping[str, Rule] = field(default_factory=lambda: RULES)  # that there are for such a log
     damage: str | None = None  # why the log could not be read to its end
 
     @property
@@ -77,7 +80,7 @@ class AuditReport:
             "num_findings": self.num_findings,
             "findings": [finding.to_mapping() for finding in self.findings],
             "by_rule": self.by_rule,
-            "checked": [name for name in RULES if name not in self.not_checked],
+            "checked": [name for name in self.rules if name not in self.not_checked],
             "not_checked": self.not_checked,
             "figures_not_compared": self.figures_not_compared,
             "damage": self.damage,
@@ -97,7 +100,11 @@ def audit(log: str | os.PathLike[str], summary: Mapping[str, Any] | None = None)
     with EventLogReader(log, check_footer=False) as reader:
         setup = read_setup(reader.header, reader.name)
         checked = decided_by(setup.level) - ({"summary"} if summary is None else set())
-        one_pass = _Pass(setup, Findings(checked), with_figures="summary" in checked)
+        if setup.num_prefill_workers:
+            checked = (checked | set(HANDOFF_RULES)) & OF_ROLES
+        one_pass = (_PassOfRoles if setup.num_prefill_workers else _Pass)(
+            setup, Findings(checked), with_figures="summary" in checked
+        )
         report = AuditReport(reader.name, setup)
         try:
             for line in reader.lines():
@@ -121,7 +128,8 @@ class _Pass:
         self.life = Life(setup, ledger, findings)
         self.tokens = Tokens(setup, ledger, findings)
         self.passes = Passes(setup, ledger, findings)
-        self.totals = Totals(findings)
+        self.totals = Totals(setup, findings)
+        self.plays = Plays(setup, findings)
         self.figures = Figures() if with_figures else None
         self.untold: dict[str, str] = {}
         ends, work = Ends(setup, ledger, findings), Work(setup, ledger, findings)
@@ -129,7 +137,8 @@ class _Pass:
         cache, decisions = Cache(setup, ledger, findings), Decisions(setup, ledger, findings)
         self._nameless = _merged(self.passes.before, limits.any, gauges.any, cache.any, self.totals.any)
         by_name = (
-            self.life.before, ends.before, self.tokens.before, self.passes.before_by_name, work.before, decisions.before
+            self.life.before, ends.before, self.tokens.before, self.passes.before_by_name, work.before,
+            decisions.before, self.plays.before,
         )  # fmt: skip
         self._before = _merged(*by_name, limits.before, gauges.before, cache.before)
         if self.figures is not None:
@@ -186,6 +195,7 @@ class _Pass:
         if not follow_requests:
             return
         self.life.finish(end, at)
+        self.plays.finish(footer, at)
         self.tokens.finish(at)
         if self.figures is not None and summary is not None:
             self.untold = compare(summary, derive(self.figures, self.setup, end), self.findings, at)
@@ -195,13 +205,19 @@ class _Pass:
         report.num_events = self._line - 1
         report.num_findings = self.findings.num_findings
         report.findings = self.findings.in_order()
-        report.by_rule = {name: self.findings.by_rule[name] for name in RULES if self.findings.by_rule[name]}
+        if self.setup.num_prefill_workers:
+            report.rules = RULES | HANDOFF_RULES
+        report.by_rule = {name: self.findings.by_rule[name] for name in report.rules if self.findings.by_rule[name]}
         report.figures_not_compared = self.untold
-        for name, rule in RULES.items():
+        for name, rule in report.rules.items():
+            if name in HANDOFF_RULES:
+                continue
             if name not in decided_by(self.setup.level):
                 report.not_checked[name] = f"needs level {rule.level}"
             elif name == "summary" and summary is None:
                 report.not_checked[name] = "no summary was given"
+            elif self.setup.num_prefill_workers and name not in OF_ROLES:
+                report.not_checked[name] = "not built for prefill and decode workers"
             elif self.suspended is not None and name not in NAMELESS:
                 report.not_checked[name] = f"two requests of one name live from line {self.suspended.line} on"
 
@@ -216,6 +232,32 @@ class _Pass:
         if self.suspended is None:
             for closer in self._closing.get(group.kind, ()):
                 closer(group)
+
+
+class _PassOfRoles(_Pass):
+    """A log with prefill and decode workers: the life of handoffs, and what holds of any log."""
+
+    def __init__(self, setup: Setup, findings: Findings, *, with_figures: bool) -> None:
+        super().__init__(setup, findings, with_figures=with_figures)
+        self.handoffs = Handoffs(setup, findings)
+
+    def take(self, line: bytes) -> None:
+        self._line += 1
+        self.findings.here = self.ledger.here = Place(self._line, self._line - 2)
+        event = self.form.read(line)
+        if event is None:
+            self.order.skip()
+            return
+        self.order.count(event)
+        for handlers in (self.totals.any, self.handoffs.before):
+            if event["event"] in handlers:
+                handlers[event["event"]](event)
+
+    def finish(self, reader: EventLogReader, summary: Mapping[str, Any] | None) -> None:
+        assert reader.footer is not None, "the lines end with a footer or an error"
+        footer, at = reader.footer, Place(self._line + 1, None)
+        self.totals.finish(footer, reader.num_events, reader.hexdigest(), at, follow_requests=False)
+        self.handoffs.finish(str(footer.get("end")), at)
 
 
 def _merged(*tables: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:

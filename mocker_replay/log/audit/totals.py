@@ -12,6 +12,7 @@ from typing import Any, Final
 from mocker_replay.events import LogEvent, RunEnd
 from mocker_replay.log.audit.findings import Findings, Place
 from mocker_replay.log.audit.form import Event
+from mocker_replay.log.audit.header import Setup
 
 _COUNTED: Final = {
     LogEvent.ARRIVAL: "arrived",
@@ -21,13 +22,15 @@ _COUNTED: Final = {
     LogEvent.CANCELLATION: "cancelled",
     LogEvent.CUT: "cut",
 }
-_KEYS: Final = ("event", "events", "arrived", "finished", "failed", "rejected", "cancelled", "cut", "end", "digest")
+_KEYS: Final = ("event", "events", "arrived", "finished", "failed", "rejected", "cancelled", "cut")
+_LAST_KEYS: Final = ("end", "digest")
 
 
 class Totals:
     """The rules `footer`, `digest`, and `end-word` as far as the word goes."""
 
-    def __init__(self, findings: Findings) -> None:
+    def __init__(self, setup: Setup, findings: Findings) -> None:
+        self._keys = (*_KEYS, *(() if setup.num_plays is None else ("skipped",)), *_LAST_KEYS)
         self._findings = findings
         self._lines: Counter[str] = Counter()
         self.any = {event.value: self._count for event in _COUNTED}
@@ -40,8 +43,8 @@ class Totals:
     ) -> None:
         """Hold the footer against what was read; `follow_requests`: each request was seen to its end."""
         keys = tuple(key for key in footer if key != "wall")
-        if keys != _KEYS:
-            self._findings.add("footer", "keys of the footer", list(keys), list(_KEYS), at=at)
+        if keys != self._keys:
+            self._findings.add("footer", "keys of the footer", list(keys), list(self._keys), at=at)
         derived = {name: self._lines[event] for event, name in _COUNTED.items()}
         for name, count in {"events": num_events, **derived}.items():
             if footer.get(name) != count:

@@ -1,0 +1,85 @@
+# All handoffs of a replay with prefill and decode workers: from what machines tell to what they are asked next.
+from cpython.ref cimport PyObject
+from libc.stdint cimport int32_t, int64_t, uint64_t
+
+from .arrivals cimport Arrival
+from .coordinator cimport Handoff, HandoffStep, TransferTiming
+from .driver cimport Machine
+from .event_buffer cimport EventBuffer
+from .handoff cimport HandoffBook
+from .lanes cimport Envelope, Lane
+from .types cimport Terms
+
+
+cdef struct Passage:             # a request from its arrival until it has ended and nobody owns anything of it
+    Handoff course
+    int64_t n_in
+    int64_t n_out
+    uint64_t* hash_ids           # owned until the destination is asked for
+    int64_t num_hash_ids
+    Terms terms
+    int32_t request
+    int32_t prefill_worker
+    int32_t prefill_rank
+    int32_t decode_worker        # NONE until the destination is asked for
+    int32_t decode_rank
+    bint ended                   # its end is told
+    int32_t next_free
+
+
+cdef struct Transfer:
+    double end_ms
+    int64_t number               # of its start: at one time, who started first ends first
+    int64_t request
+
+
+cdef class Disaggregation:
+    cdef readonly int32_t num_prefill_workers
+    cdef readonly int32_t num_decode_workers
+    cdef readonly int32_t prefill_dp_size
+    cdef readonly int32_t decode_dp_size
+    cdef readonly EventBuffer out
+    cdef int32_t order                   # HandoffOrder
+    cdef TransferTiming timing           # of every prefill worker; the prompt is entered
+    cdef int64_t block_size              # [tokens]
+    cdef int64_t num_blocks              # of a decode rank
+    cdef int64_t max_model_len           # of a decode rank; INT64_MAX = no limit
+    cdef int64_t next_prefill            # round robin over all ranks of a pool
+    cdef int64_t next_decode
+    cdef Passage* passages               # (capacity,), owned
+    cdef int32_t capacity
+    cdef int32_t top
+    cdef int32_t free_passage
+    cdef HandoffBook index               # passages by request
+    cdef Py_ssize_t scanned              # records already looked at
+    cdef Lane commands                   # to be given to machines, in order
+    cdef Lane* waiting                   # (number of workers,) commands that wait for the end of a pass, owned
+    cdef int64_t num_waiting
+    cdef Transfer* transfers             # (transfer_capacity,) binary min-heap by (end_ms, number), owned
+    cdef int64_t num_transfers
+    cdef int64_t transfer_capacity
+    cdef int64_t next_transfer_number
+
+    cdef int32_t find(self, int64_t request) noexcept nogil
+    cdef int start(self, Arrival* arrival, double now_ms, int32_t worker, int32_t rank) except -1 nogil
+    cdef int collect(self, double now_ms) except -1 nogil
+    cdef bint end_transfer(self, double now_ms) except -1 nogil
+    cdef double next_transfer(self) noexcept nogil
+    cdef bint settle(self, PyObject** workers, double now_ms) except -1 nogil
+    cdef int give(self, Machine machine, Envelope* envelope, double now_ms) except -1 nogil
+    cdef int take_machines(self, tuple machines, EventBuffer out, bint external) except -1
+    cdef int keep_one_cut_each(self, double end_ms) except -1
+    cdef int wait_for_pass(self, Envelope* envelope) except -1 nogil
+    cdef int pass_over(self, int32_t worker) except -1 nogil
+    cdef int refused(self, int64_t request, int32_t kind, double now_ms) except -1 nogil
+    cdef int leave(self, int64_t request, double now_ms) except -1 nogil
+    cdef int next_rank(self, bint decode, int32_t* worker, int32_t* rank) noexcept nogil
+    cdef int _fact(self, int32_t at, HandoffStep* step, int status, double now_ms) except -1 nogil
+    cdef int _command_told(self, int64_t handoff, int32_t kind, int64_t result, double now_ms) except -1 nogil
+    cdef int _act(self, int32_t at, HandoffStep* step, double now_ms) except -1 nogil
+    cdef int _send(self, int32_t at, int32_t kind) except -1 nogil
+    cdef int _start_transfer(self, int32_t at, int32_t action, double delay_ms, double now_ms) except -1 nogil
+    cdef int _end(self, int32_t at, int32_t status, int32_t reason, double now_ms) except -1 nogil
+    cdef int _forget_if_over(self, int32_t at) noexcept nogil
+    cdef uint64_t* _hash_ids_for(self, Passage* passage, int32_t kind) except? NULL nogil
+    cdef int32_t _new(self) except -1 nogil

@@ -1,0 +1,32 @@
+from typing import final
+
+from .coordinator import MODE_NAMES as MODE_NAMES
+from .coordinator import ORDER_NAMES as ORDER_NAMES
+from .event_buffer import EventBuffer
+
+@final
+class Disaggregation:
+    num_prefill_workers: int
+    num_decode_workers: int
+    prefill_dp_size: int
+    decode_dp_size: int
+    out: EventBuffer
+    def __new__(
+        cls,
+        out: EventBuffer,
+        *,
+        num_prefill_workers: int,
+        num_decode_workers: int,
+        prefill_dp_size: int,
+        decode_dp_size: int,
+        block_size: int,
+        num_blocks: int,
+        max_model_len: int | None,
+        order: str = "source_first",
+        timing_mode: str = "full_prompt",
+        bytes_per_token: int | None = None,
+        bandwidth_gbps: float | None = None,
+    ) -> Disaggregation: ...
+    def living(self) -> list[tuple[int, int, int]]: ...
+    @property
+    def num_open(self) -> int: ...

@@ -1,0 +1,6 @@
+from typing import final
+
+@final
+class Ends:
+    def __len__(self) -> int: ...
+    def take(self) -> list[tuple[int, int]]: ...

@@ -1,0 +1,85 @@
+"""`run` with prefill and decode workers: flags, what is refused, what the page says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mocker_replay.cli.app import run_main
+from tests.parity.test_handoff_cases import ALL
+
+
+def files_of(key: str, folder: Path) -> list[str]:
+    case: dict[str, Any] = ALL[key]
+    trace = folder / "trace.jsonl"
+    trace.write_text("".join(json.dumps(row) + "\n" for row in case["trace"]))
+    argv = ["run", str(trace), "--trace-block-size", str(case["trace_block_size"])]
+    for role in ("prefill", "decode"):
+        (folder / f"{role}.json").write_text(json.dumps(case[f"{role}_config"]))
+        argv += [f"--{role}-engine-config", str(folder / f"{role}.json")]
+        argv += [f"--num-{role}-workers", str(case["workers"][role])]
+    return argv
+
+
+def test_a_run_of_two_pools(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    summary = tmp_path / "summary.json"
+    assert run_main([*files_of("d32", tmp_path), "--summary", str(summary)]) == 0
+    page = capfd.readouterr().out
+    assert "prefill      2 workers of 1 rank and 1 GPU, 64 blocks per rank" in page
+    assert "decode       2 workers of 1 rank" in page
+    assert "0.12 prefill and 0.12 decode worker seconds" in page
+    figures = json.loads(summary.read_text())
+    assert (figures["prefill_gpus_per_worker"], figures["decode_gpus_per_worker"]) == (1, 1)
+    assert figures["prefill_worker_seconds"] == pytest.approx(0.122)
+
+
+def test_flags_of_single_keys_hold_for_both_pools(tmp_path: Path) -> None:
+    summary = tmp_path / "summary.json"
+    argv = [*files_of("d01", tmp_path), "--tensor-parallel-size", "4", "--summary", str(summary), "--quiet"]
+    assert run_main(argv) == 0
+    figures = json.loads(summary.read_text())
+    assert (figures["prefill_gpus_per_worker"], figures["decode_gpus_per_worker"]) == (4, 4)
+
+
+REFUSED = {
+    "one pool": (["--num-prefill-workers", "1"], "--num-decode-workers: must stand together"),
+    "no configuration": (
+        ["--num-prefill-workers", "1", "--num-decode-workers", "1"], "prefill_engine_config: num_prefill_workers",
+    ),
+    "no pools": (["--prefill-engine-config", "{}"], "prefill_engine_config: is only of use with"),
+    "and workers": (
+        ["--num-prefill-workers", "1", "--num-decode-workers", "1", "--num-workers", "2"],
+        "--num-workers: cannot stand together",
+    ),
+    "and a configuration of all": (
+        ["--num-prefill-workers", "1", "--num-decode-workers", "1", "--engine-config", "{}"],
+        "--engine-config: prefill and decode workers have",
+    ),
+    "a router": (
+        ["--num-prefill-workers", "1", "--num-decode-workers", "1", "--router-mode", "kv_router"],
+        "--router-mode: not built yet for prefill and decode workers",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_refused(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    argv, text = REFUSED[name]
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"timestamp": 0, "input_length": 4, "output_length": 1, "hash_ids": [1]}\n')
+    assert run_main(["run", str(trace), *argv]) == 2
+    assert text in capfd.readouterr().err
+
+
+def test_real_time_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_main([*files_of("d01", tmp_path), "--mode", "realtime"]) == 2
+    assert "mode realtime is not built yet for prefill and decode workers" in capfd.readouterr().err
+
+
+def test_pools_that_do_not_fit_each_other(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    argv = files_of("d41", tmp_path)
+    assert run_main(argv) == 2
+    assert "engine.block_size: must be that of the decode configuration" in capfd.readouterr().err

@@ -1,0 +1,96 @@
+"""Random replays with prefill and decode workers from a seed; the same seed always gives the same case.
+
+Aims at what handoffs add: held sources that fill a small pool, destinations in line, transfers of every length, several
+of everything at one instant.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.fuzz.generate import Draft
+from tests.parity.cases import Case
+
+# None so high that the clock does not move: the wheel then starts passes before it ends the transfer.
+BANDWIDTHS_GBPS = (0.0, 0.5, 1.0, 1.0, 2.0, 64.0)
+BYTES_PER_TOKEN = (1, 100_000, 1_000_000, 1_000_000, 131_072)
+
+
+def make_disaggregated_case(seed: int) -> Case:
+    """The case of a seed, as the parity harness takes it: one configuration a pool under `prefill` and `decode`."""
+    draft = Draft(seed)
+    rng = draft.rng
+    draft.mtp = rng.random() < 0.1
+    pools: dict[str, dict[str, Any]] = {}
+    for role in ("prefill", "decode"):
+        engine = draft.engine()
+        draft.slow = draft.profiled = False
+        if engine["timing_model"]["type"] == "external":
+            engine["timing_model"] = {"type": "polynomial"}
+        engine["worker_type"] = role
+        engine["num_gpu_blocks"] = max(1, int(draft.max_blocks_a_request * rng.choice((1, 1.2, 1.5, 2, 3, 6, 20))))
+        pools[role] = {"engine": engine}
+        dp_size = rng.choice((1, 1, 1, 1, 2, 3))
+        if dp_size > 1:
+            pools[role]["dp_size"] = dp_size
+    source = pools["prefill"]["engine"]
+    if rng.random() < 0.9:
+        source["kv_transfer_bandwidth"] = rng.choice(BANDWIDTHS_GBPS)
+    if rng.random() < 0.9:
+        source["kv_transfer_bytes_per_token"] = rng.choice(BYTES_PER_TOKEN)
+    if rng.random() < 0.4:
+        source["kv_transfer_timing_mode"] = "destination_missing"
+    draft.num_blocks = min(pool["engine"]["num_gpu_blocks"] for pool in pools.values())
+    rows = draft.rows()
+    _drop_sessions_that_may_fail(rows, pools)
+    args = _args(draft, pools)
+    if "replay_concurrency" in args:
+        for row in rows:
+            if "timestamp" in row and row["timestamp"] < 0:
+                row["timestamp"] = 0
+    if "replay_concurrency" in args or any("session_id" in row for row in rows):
+        _give_passes_a_length(rows, pools)
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    return Case(f"seed-{seed}", "mooncake", pools, text, args, {})
+
+
+def _give_passes_a_length(rows: list[dict[str, Any]], pools: dict[str, dict[str, Any]]) -> None:
+    """In which round of an instant a row comes in that follows from the end of a pass of no length is not specified."""
+    for row in rows:
+        row["output_length"] = max(1, row["output_length"])
+    for pool in pools.values():
+        timing = pool["engine"]["timing_model"]
+        for key in ("prefill_ms", "decode_ms"):
+            if timing.get(key, 1.0) < 1e-5:
+                timing[key] = 1.0
+        for key in ("speedup_ratio", "decode_speedup_ratio"):
+            if pool["engine"].get(key, 1.0) > 1e3:
+                pool["engine"][key] = 2.0
+
+
+def _drop_sessions_that_may_fail(rows: list[dict[str, Any]], pools: dict[str, dict[str, Any]]) -> None:
+    """The wheel forgets the later turns of a session when a decode worker refuses one; here they go on."""
+    decode = pools["decode"]["engine"]
+    longest = min(decode.get("max_model_len", 10**9) - 1, decode["num_gpu_blocks"] * decode["block_size"])
+    if any(row.get("input_length", 10**9) > longest for row in rows):
+        latest = 0.0
+        for row in rows:
+            row.pop("session_id", None)
+            row.pop("delay", None)
+            latest = row.setdefault("timestamp", latest)
+
+
+def _args(draft: Draft, pools: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """As for workers of one kind, without what two pools do not have."""
+    draft.slow = any(pool["engine"]["timing_model"]["type"] == "polynomial" for pool in pools.values())
+    args = draft.args(2)
+    args.pop("router_mode", None)
+    args.pop("num_workers", None)
+    timings = [pool["engine"]["timing_model"] for pool in pools.values()]
+    if any(0.0 <= timing.get(key, 1.0) < 1e-5 for timing in timings for key in ("prefill_ms", "decode_ms")):
+        # At which of several passes of one instant a sample looks is not specified.
+        args.pop("telemetry_sample_interval_ms", None)
+    args["num_prefill_workers"] = draft.rng.choice((1, 1, 1, 2, 3))
+    args["num_decode_workers"] = draft.rng.choice((1, 1, 1, 2, 3))
+    return args
