@@ -18,6 +18,7 @@ from tests.model.policies import FCFS, ModelPolicy, due_ms_of
 from tests.model.pool import Removed, Stored
 from tests.model.request import Request
 from tests.model.scheduler import PassResult
+from tests.model.shared_tier import SharedTier
 from tests.model.telemetry import Telemetry
 from tests.model.timing import TimingModel
 from tests.model.worker import Submission, Worker
@@ -65,6 +66,7 @@ class ModelRun:
     cut: bool
     sessions_reported: bool
     returned_loads: int = 0
+    shared_tier: SharedTier | None = None
 
     def per_request(self) -> dict[str, list[Any]]:
         """Columns in row order, named as in the case files; rows that never arrived hold None."""
@@ -107,7 +109,10 @@ class ReplayModel:
         for turn in sorted(turns, key=lambda turn: turn.row):
             for hash_id in turn.hash_ids:
                 self.token_of.setdefault(hash_id, len(self.token_of))
-        self.workers = [Worker(config, index, policy) for index in range(num_workers)]
+        self.shared: SharedTier | None = None
+        if config.tier is not None and config.tier.shared:
+            self.shared = SharedTier.of(config.tier, config.block_size)
+        self.workers = [Worker(config, index, policy, self.shared) for index in range(num_workers)]
         self.figures = [Figures(turn) for turn in turns]
         self.limit_ms = math.inf if max_sim_time_ms is None else max_sim_time_ms
         self.telemetry = Telemetry(telemetry_sample_interval_ms) if telemetry_sample_interval_ms else None
@@ -141,6 +146,7 @@ class ReplayModel:
             self.now_ms,
             self.worker_seconds,
             cut=any(f.status is None for f in self.figures),
+            shared_tier=self.shared,
             returned_loads=sum(rank.returned_loads for worker in self.workers for rank in worker.ranks),
             sessions_reported=self.workload.concurrency is not None or any(f.turn.turn for f in self.figures),
         )
@@ -148,6 +154,9 @@ class ReplayModel:
     def _instant(self) -> None:
         """Everything at `now_ms`: rounds until a round changes nothing; a sample due belongs to the first one."""
         first_round = changed = True
+        for worker in self.workers:
+            for rank in worker.ranks:
+                rank.next_instant()
         while changed:
             changed = False
             for worker in self.workers:

@@ -37,8 +37,8 @@ class TierConfig:
             float(given.get("h2d_bandwidth_gbps", 32.0)),
             float(given.get("latency_to_first_byte_ms", 0.0)),
             given.get("scope", "dp_rank_local") == "cluster_shared",
-            float(given.get("shared_d2h_bandwidth_gbps") or 0.0),
-            float(given.get("shared_h2d_bandwidth_gbps") or 0.0),
+            float(given.get("shared_d2h_bandwidth_gbps", 80.0)),
+            float(given.get("shared_h2d_bandwidth_gbps", 80.0)),
         )
 
     def copy_ms(self, num_blocks: int, gbps: float) -> float:
@@ -134,14 +134,7 @@ class HostTier:
         due = [t for t in self.transfers.values() if t.end_ms is not None and t.end_ms <= at_ms]
         due.sort(key=lambda t: (t.end_ms, not t.is_store, t.number))
         for transfer in due:
-            del self.transfers[transfer.number]
-            transfer.in_flight = False
-            if transfer.is_store:
-                for key in transfer.keys:
-                    self.entries[key] = Entry(None, 0, self.next_recency)
-                self.next_recency += 1
-            else:
-                self._unpin(transfer.keys)
+            self._finish(transfer)
         return due
 
     def touch(self, key: Key) -> None:
@@ -177,6 +170,16 @@ class HostTier:
         self.transfers[transfer.number] = transfer
         self.next_transfer += 1
         return transfer
+
+    def _finish(self, transfer: Transfer) -> None:
+        del self.transfers[transfer.number]
+        transfer.in_flight = False
+        if transfer.is_store:
+            for key in transfer.keys:
+                self.entries[key] = Entry(None, 0, self.next_recency)
+            self.next_recency += 1
+        else:
+            self._unpin(transfer.keys)
 
     def _unpin(self, keys: Sequence[Key]) -> None:
         for key in keys:

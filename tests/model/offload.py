@@ -26,16 +26,37 @@ class Hosted:
 
 
 class OffloadRank(Rank):
-    def __init__(self, config: ModelConfig, sampler_seed: int, policy: ModelPolicy = FCFS) -> None:
+    def __init__(
+        self, config: ModelConfig, sampler_seed: int, policy: ModelPolicy = FCFS, shared: HostTier | None = None
+    ) -> None:
         super().__init__(config, sampler_seed, policy)
         assert config.tier is not None
-        self.tier = HostTier(config.tier, self.chains.number_of)
+        self._join(HostTier(config.tier, self.chains.number_of) if shared is None else shared)
         self.hosted: dict[Request, Hosted] = {}
         self.to_fence: list[Transfer] = []
         self.loads_started = 0
         self.set_aside: list[Request] = []  # of those waiting, who were told to wait for a copy: they go first
         self.looks_again = False  # a copy has ended since the last pass
         self.stalled = False  # the last pass could do nothing, and no copy has ended since
+
+    # Where a tier that ranks share does otherwise (shared_tier.py)
+
+    def _join(self, tier: HostTier) -> None:
+        self.tier = tier
+
+    def _begin_load(self, keys: list[int], not_before_ms: float) -> Transfer | None:
+        return self.tier.schedule_load(keys, not_before_ms)
+
+    def _cancel_load(self, load: Transfer) -> None:
+        self.tier.cancel_load(load.number)
+
+    def _is_loading(self, key: int) -> bool:
+        return self.tier.is_pinned(key)
+
+    def _read(self, store: Transfer, sources: list[Copy]) -> None:
+        """What stands in these blocks is copied out."""
+        for copy in sources:
+            copy.source = store
 
     # What is ready
 
@@ -76,7 +97,7 @@ class OffloadRank(Rank):
                 (request,) = [r for r in self.waiting if self.hosted[r].load is transfer]
                 self._activate(request)
 
-    def pass_ended(self, end_ms: float) -> None:
+    def pass_ended(self, end_ms: float, idle: bool) -> None:
         self.process_internal(end_ms)
         self.tier.submit_prepared(end_ms)
         self.process_internal(end_ms)
@@ -105,7 +126,7 @@ class OffloadRank(Rank):
     def _drop_load(self, request: Request) -> None:
         hosted = self.hosted[request]
         assert hosted.load is not None
-        self.tier.cancel_load(hosted.load.number)
+        self._cancel_load(hosted.load)
         for copy in reversed(hosted.reserved):
             self.pool.release(copy)
         hosted.load, hosted.reserved = None, []
@@ -191,9 +212,7 @@ class OffloadRank(Rank):
                 return
             if isinstance(number, int):
                 hosted.store = self.tier.transfers[number]
-                for copy in sources:
-                    assert copy is not None
-                    copy.source = hosted.store
+                self._read(hosted.store, sources)  # type: ignore[arg-type]
                 for key in reversed(keys):
                     self.tier.touch(key)
         hosted.cursor = end
@@ -275,7 +294,7 @@ class OffloadRank(Rank):
             if key not in self.tier.entries:
                 break
             matched += 1
-            deferred |= not self.tier.is_resident(key) or self.tier.is_pinned(key)
+            deferred |= not self.tier.is_resident(key) or self._is_loading(key)
         for key in reversed(keys):
             self.tier.touch(key)
         if matched == 0:
@@ -290,7 +309,7 @@ class OffloadRank(Rank):
             return "wait"
         sources = [copy.source for copy in copies[base:] if copy.source is not None and copy.source.in_flight]
         not_before = max([self.result.start_ms, *(s.end_ms for s in sources if s.end_ms is not None)])
-        load = self.tier.schedule_load(keys[base : base + matched], not_before)
+        load = self._begin_load(keys[base : base + matched], not_before)
         assert load is not None
         hosted.load, hosted.reserved, hosted.base = load, copies, base
         self.loads_started += 1

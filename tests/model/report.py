@@ -135,6 +135,8 @@ def summary(run: ModelRun, **sla: float | None) -> dict[str, Any]:
         "num_tpot_samples": sum(len(f.token_ms) > 1 for f in done),
         "num_e2e_latency_samples": sum(bool(f.token_ms) for f in done),
     }
+    if run.shared_tier is not None:
+        figures["g2_domains"] = [run.shared_tier.figures()]
     for name, of in (("ttft_ms", ttft_ms), ("ttst_ms", ttst_ms), ("tpot_ms", tpot_ms), ("e2e_latency_ms", e2e_ms)):
         figures |= statistics(name, _present([of(f) for f in done]))
     figures |= statistics("itl_ms", gaps)

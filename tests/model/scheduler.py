@@ -123,9 +123,13 @@ class Rank:
     def next_internal_ms(self) -> float | None:
         return None
 
+    def next_instant(self) -> None: ...
+
     def process_internal(self, at_ms: float) -> None: ...
 
-    def pass_ended(self, end_ms: float) -> None: ...
+    def pass_ended(self, end_ms: float, idle: bool) -> None:
+        """`idle`: the pass of the group had no length and no work."""
+
 
     def split_of(self, request: Request, reused: int) -> tuple[int, int] | None:
         """Of the reused tokens, those from the device and from the host; None without a tier."""

@@ -11,6 +11,7 @@ from tests.model.offload import OffloadRank
 from tests.model.policies import FCFS, ModelPolicy
 from tests.model.records import forward_pass_record
 from tests.model.scheduler import PassResult, Rank
+from tests.model.shared_tier import SharedTier, SharingRank
 
 
 @dataclass
@@ -35,14 +36,19 @@ class Submission:
 
 
 class Worker:
-    def __init__(self, config: ModelConfig, index: int, policy: ModelPolicy = FCFS) -> None:
+    def __init__(
+        self, config: ModelConfig, index: int, policy: ModelPolicy = FCFS, shared: SharedTier | None = None
+    ) -> None:
         self.config, self.index = config, index
-        self.ranks = [
-            (Rank if config.tier is None else OffloadRank)(
-                config, (config.mtp_seed + index * config.dp_size + rank) % 2**64, policy
-            )
-            for rank in range(config.dp_size)
-        ]
+        self.ranks: list[Rank] = []
+        for rank in range(config.dp_size):
+            seed = (config.mtp_seed + index * config.dp_size + rank) % 2**64
+            if config.tier is None:
+                self.ranks.append(Rank(config, seed, policy))
+            elif shared is None:
+                self.ranks.append(OffloadRank(config, seed, policy))
+            else:
+                self.ranks.append(SharingRank(config, seed, policy, shared))
         self.in_pass: Group | None = None
         self.wave = 0
         self.next_rank = 0
@@ -119,8 +125,9 @@ class Worker:
         assert group is not None
         self.in_pass = None
         self.at_boundary = True
+        idle = group.end_ms == group.start_ms and not any(result.scheduled for result in group.results.values())
         for rank in self.ranks:
-            rank.pass_ended(group.end_ms)
+            rank.pass_ended(group.end_ms, idle)
         if not any(rank.has_work for rank in self.ranks):
             self.wave = 0
         records = []
