@@ -31,6 +31,10 @@ cdef inline bint _works_behind(Scheduler rank) noexcept nogil:
     return rank.works_behind
 
 
+cdef inline bint _shares_tier(Scheduler rank) noexcept nogil:
+    return rank.shares_tier
+
+
 cdef inline bint _executed(Scheduler rank) noexcept nogil:
     return rank.executed
 
@@ -70,6 +74,7 @@ cdef class Engine:
                 raise TypeError(f"rank {i} is no Scheduler")
             self.ranks[i] = <PyObject*>self.schedulers[i]
             self.works_behind = self.works_behind or _works_behind(<Scheduler>self.ranks[i])
+            self.shares_tier = self.shares_tier or _shares_tier(<Scheduler>self.ranks[i])
 
     def __dealloc__(self):
         free(self.ranks)
@@ -173,6 +178,12 @@ cdef class Engine:
         if not self.in_pass and self.drained():
             self.wave = 0
         return 0
+
+    cdef void next_instant(self, double now_ms) noexcept nogil:
+        """Something happens at `now_ms` on some worker."""
+        cdef int32_t i
+        for i in range(self.dp_size):
+            (<Scheduler>self.ranks[i]).next_instant(now_ms)
 
     cdef double next_internal_deadline(self) noexcept nogil:
         """Earliest deadline of modelled background work; a pass in flight hides it."""

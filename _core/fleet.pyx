@@ -34,6 +34,10 @@ cdef inline double _deadline(Machine machine) noexcept nogil:
     return machine.next_deadline()
 
 
+cdef inline void _next_instant(Machine machine, double now_ms) noexcept nogil:
+    machine.engine.next_instant(now_ms)
+
+
 cdef inline bint _wants_run(Machine machine) noexcept nogil:
     """Whether a machine has anything to do besides waiting for a later time."""
     if machine.phase == PHASE_IN_PASS:
@@ -97,6 +101,7 @@ cdef class Fleet(Intake):
         self.moving_worker = -1
         self.first_round = True
         self.sample_ms = INFINITY
+        self.told_ms = -1.0
         self.workers = <PyObject**>malloc(len(self.machines) * sizeof(PyObject*))
         if self.workers is NULL:
             raise MemoryError("fleet")
@@ -104,6 +109,7 @@ cdef class Fleet(Intake):
             if not isinstance(self.machines[i], Machine):
                 raise TypeError(f"worker {i} is no Machine")
             self.workers[i] = <PyObject*>self.machines[i]
+            self.shares_tier = self.shares_tier or (<Machine>self.machines[i]).engine.shares_tier
         self.open_turns(<int32_t>len(self.machines), self.machines[0].engine.dp_size)
         if self.disaggregated:
             self.handoffs.take_machines(self.machines, self.out, external or external_placement)
@@ -276,6 +282,8 @@ cdef class Fleet(Intake):
                     return FLEET_NEEDS_ROWS
                 if at > until_ms:
                     return FLEET_UNTIL
+                if self.shares_tier and max(self.now_ms, at) > self.told_ms and at <= self.sample_ms:
+                    self.tell_instant(max(self.now_ms, at))
                 self.now_ms = max(self.now_ms, min(at, self.sample_ms))
                 self.stage = STAGE_ENDS
             if self.stage == STAGE_ENDS:
@@ -347,6 +355,15 @@ cdef class Fleet(Intake):
             if _deadline(<Machine>self.workers[i]) <= self.now_ms:
                 return True
         return False
+
+    cdef int tell_instant(self, double now_ms) noexcept nogil:
+        """Where workers share memory, whoever stands still looks at it whenever anything happens anywhere: so do those of
+        the reference, and what they look up counts as used."""
+        cdef int32_t i
+        self.told_ms = now_ms
+        for i in range(self.num_workers):
+            _next_instant(<Machine>self.workers[i], now_ms)
+        return 0
 
     cdef int pass_quietly(self, double until_ms, Py_ssize_t max_records) except -1 nogil:
         """Take instants at which one machine's pass ends and the next starts, and nothing else is due to happen."""

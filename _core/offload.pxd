@@ -21,11 +21,17 @@ cdef struct HostEntry:
 cdef struct Transfer:
     int64_t number               # of stores and loads together, as in the log
     int64_t ordinal              # of stores, or of loads, alone
-    double end_ms                # NaN: a store that is prepared and not submitted
+    double end_ms                # NaN: a store that is prepared and not submitted; in a shared tier, not known
+    bint is_store
     int32_t request              # trace row it belongs to
     int32_t slot                 # of the request that loads; NONE for a store
     int64_t num_entries
     int32_t* entries             # (num_entries,), owned
+    # Of a tier that ranks share.
+    int32_t member               # whose copy it is
+    double from_ms               # its first byte; INFINITY: a store that is prepared and not submitted
+    double left_bytes            # not yet copied when its direction was last looked at
+    int32_t* sources             # (num_entries,) of a store: device copies it holds, owned; NULL = none
 
 
 cdef struct TransferRing:
@@ -33,6 +39,12 @@ cdef struct TransferRing:
     int64_t head
     int64_t count
     int64_t mask                 # capacity - 1; meaningless while `items` is NULL
+
+
+cdef Transfer* transfer_at(TransferRing* ring, int64_t i) noexcept nogil
+cdef Transfer* push_transfer(TransferRing* ring) except NULL nogil
+cdef void take_transfer(TransferRing* ring, int64_t i, Transfer* out) noexcept nogil
+cdef void free_ring(TransferRing* ring) noexcept nogil
 
 
 cdef class HostTier:
@@ -73,12 +85,14 @@ cdef class HostTier:
     cdef bint is_stored_by(self, int32_t identity, int64_t ordinal) noexcept nogil
     cdef int64_t num_stored(self) noexcept nogil
     cdef bint is_free_to_load(self, int32_t identity) noexcept nogil
+    cdef bint is_pending(self, int32_t identity) noexcept nogil
     cdef int64_t prepare_store(self, const int32_t* identities, int64_t n, int32_t request) except? -1 nogil
     cdef Transfer* next_to_submit(self, double at_ms) noexcept nogil
     cdef Transfer* schedule_load(self, const int32_t* identities, int64_t n, double not_before_ms, int32_t request, int32_t slot) except? NULL nogil
     cdef int cancel_load(self, int64_t ordinal, Transfer* cancelled) except -1 nogil
     cdef double next_end_ms(self) noexcept nogil
     cdef int finish_next(self, double at_ms, Transfer* finished) except -1 nogil
+    cdef int conclude(self, Transfer* done) except -1 nogil
     cdef void touch(self, int32_t identity) noexcept nogil
     cdef bint store_in_flight(self, int64_t ordinal) noexcept nogil
     cdef double store_end_ms(self, int64_t ordinal) noexcept nogil

@@ -7,7 +7,6 @@ with the lowest number goes first. Copies of one direction follow each other on 
 Decides: what is kept, who is evicted, when a copy ends. Never decides what is stored or loaded, and never what happens
 when a copy ends: `finish_next` hands the due ones over, one by one. Source: hand-off and offload specification, section 9.
 """
-cimport cython
 from libc.math cimport INFINITY, NAN
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc, qsort, realloc
@@ -28,11 +27,12 @@ cdef int _lowest_first(const void* a, const void* b) noexcept nogil:
     return (x.entry > y.entry) - (x.entry < y.entry)
 
 
-cdef inline Transfer* _at(TransferRing* ring, int64_t i) noexcept nogil:
+cdef Transfer* transfer_at(TransferRing* ring, int64_t i) noexcept nogil:
+    """The i-th oldest."""
     return &ring.items[(ring.head + i) & ring.mask]
 
 
-cdef Transfer* _push(TransferRing* ring) except NULL nogil:
+cdef Transfer* push_transfer(TransferRing* ring) except NULL nogil:
     """Room for one more; its fields are the caller's to fill."""
     cdef int64_t i
     cdef int64_t capacity = 16 if ring.items is NULL else ring.mask + 1
@@ -43,27 +43,33 @@ cdef Transfer* _push(TransferRing* ring) except NULL nogil:
             with gil:
                 raise MemoryError(f"{capacity * 2} copies under way")
         for i in range(ring.count):
-            grown[i] = _at(ring, i)[0]
+            grown[i] = transfer_at(ring, i)[0]
         free(ring.items)
         ring.items, ring.head, ring.mask = grown, 0, capacity * 2 - 1
     ring.count += 1
-    return _at(ring, ring.count - 1)
+    return transfer_at(ring, ring.count - 1)
 
 
-cdef void _pop(TransferRing* ring, Transfer* out) noexcept nogil:
-    out[0] = _at(ring, 0)[0]
-    ring.head = (ring.head + 1) & ring.mask
+cdef void take_transfer(TransferRing* ring, int64_t i, Transfer* out) noexcept nogil:
+    """Take the i-th oldest out; what it owns is the caller's now."""
+    cdef int64_t j
+    out[0] = transfer_at(ring, i)[0]
+    if i == 0:
+        ring.head = (ring.head + 1) & ring.mask
+    else:
+        for j in range(i, ring.count - 1):
+            transfer_at(ring, j)[0] = transfer_at(ring, j + 1)[0]
     ring.count -= 1
 
 
-cdef void _free_ring(TransferRing* ring) noexcept nogil:
+cdef void free_ring(TransferRing* ring) noexcept nogil:
     cdef int64_t i
     for i in range(ring.count):
-        free(_at(ring, i).entries)
+        free(transfer_at(ring, i).entries)
+        free(transfer_at(ring, i).sources)
     free(ring.items)
 
 
-@cython.final
 cdef class HostTier:
     """Host memory of one rank.
 
@@ -75,7 +81,7 @@ cdef class HostTier:
     """
 
     def __cinit__(self, int64_t num_blocks, double block_bytes, double d2h_gbps, double h2d_gbps, double latency_ms,
-                  int64_t block_size, int64_t trace_block_size):
+                  int64_t block_size, int64_t trace_block_size, *shared):    # the latter are SharedTier's
         if num_blocks < 1:
             raise ValueError("num_host_blocks must be positive")
         self.num_blocks, self.block_bytes = num_blocks, block_bytes
@@ -85,8 +91,8 @@ cdef class HostTier:
         self.free_entry = self.oldest = self.newest = NONE
 
     def __dealloc__(self):
-        _free_ring(&self.stores)
-        _free_ring(&self.loads)
+        free_ring(&self.stores)
+        free_ring(&self.loads)
         free(self.entries)
         free(self.evicted)
         free(self.cohort)
@@ -102,13 +108,17 @@ cdef class HostTier:
         cdef HostEntry* entry = &self.entries[self.keys.heads[identity]]
         return entry.store == NONE and entry.pins == 0
 
+    cdef bint is_pending(self, int32_t identity) noexcept nogil:
+        """Whether a block that has an entry is still to be brought."""
+        return self.entries[self.keys.heads[identity]].store != NONE
+
     cdef bint is_stored_by(self, int32_t identity, int64_t ordinal) noexcept nogil:
         """Whether that store brings a block that has an entry."""
         return self.entries[self.keys.heads[identity]].store == ordinal
 
     cdef int64_t num_stored(self) noexcept nogil:
         """Blocks of the newest store, which must be in flight."""
-        return _at(&self.stores, self.stores.count - 1).num_entries
+        return transfer_at(&self.stores, self.stores.count - 1).num_entries
 
     cdef bint copies(self) noexcept nogil:
         """Whether anything is being copied, or is prepared to be."""
@@ -116,11 +126,11 @@ cdef class HostTier:
 
     cdef bint store_in_flight(self, int64_t ordinal) noexcept nogil:
         """Whether a store has not ended; NONE never is."""
-        return self.stores.count > 0 and ordinal >= _at(&self.stores, 0).ordinal
+        return self.stores.count > 0 and ordinal >= transfer_at(&self.stores, 0).ordinal
 
     cdef double store_end_ms(self, int64_t ordinal) noexcept nogil:
         """End of a store in flight; NaN while it is only prepared."""
-        return _at(&self.stores, ordinal - _at(&self.stores, 0).ordinal).end_ms
+        return transfer_at(&self.stores, ordinal - transfer_at(&self.stores, 0).ordinal).end_ms
 
     # -- stores -----------------------------------------------------------------------------------
 
@@ -164,10 +174,11 @@ cdef class HostTier:
             next_one = self.entries[self.evicted[i]].identity
             self._evict(self.evicted[i])
             self.evicted[i] = next_one
-        transfer = _push(&self.stores)
+        transfer = push_transfer(&self.stores)
         transfer.entries, transfer.num_entries, transfer.end_ms = entries, missing, NAN
         transfer.number, transfer.ordinal = self.next_number, self.next_store
-        transfer.request, transfer.slot = request, NONE
+        transfer.request, transfer.slot, transfer.is_store = request, NONE, True
+        transfer.from_ms, transfer.sources = INFINITY, NULL
         self.next_number += 1
         self.next_store += 1
         missing = 0
@@ -186,7 +197,7 @@ cdef class HostTier:
         cdef Transfer* transfer
         if self.num_submitted == self.stores.count:
             return NULL
-        transfer = _at(&self.stores, self.num_submitted)
+        transfer = transfer_at(&self.stores, self.num_submitted)
         self.num_submitted += 1
         self.store_tail_ms = (max(self.store_tail_ms, at_ms + self.latency_ms)
                               + self._copy_ms(transfer.num_entries, self.d2h_gbps))
@@ -216,10 +227,11 @@ cdef class HostTier:
                 self._unlink(entry)
             self.entries[entry].pins += 1
             entries[i] = entry
-        transfer = _push(&self.loads)
+        transfer = push_transfer(&self.loads)
         transfer.entries, transfer.num_entries = entries, n
         transfer.number, transfer.ordinal = self.next_number, self.next_load
-        transfer.request, transfer.slot = request, slot
+        transfer.request, transfer.slot, transfer.is_store = request, slot, False
+        transfer.from_ms, transfer.sources = INFINITY, NULL
         self.next_number += 1
         self.next_load += 1
         self.load_tail_ms = max(self.load_tail_ms, not_before_ms + self.latency_ms) + self._copy_ms(n, self.h2d_gbps)
@@ -228,13 +240,10 @@ cdef class HostTier:
 
     cdef int cancel_load(self, int64_t ordinal, Transfer* cancelled) except -1 nogil:
         """Forget a load under way; later ones keep their times. The caller frees `cancelled.entries`."""
-        cdef int64_t i, j
+        cdef int64_t i
         for i in range(self.loads.count):
-            if _at(&self.loads, i).ordinal == ordinal:
-                cancelled[0] = _at(&self.loads, i)[0]
-                for j in range(i, self.loads.count - 1):
-                    _at(&self.loads, j)[0] = _at(&self.loads, j + 1)[0]
-                self.loads.count -= 1
+            if transfer_at(&self.loads, i).ordinal == ordinal:
+                take_transfer(&self.loads, i, cancelled)
                 self._reserve(cancelled.num_entries)
                 self._unpin(cancelled)
                 return 0
@@ -247,9 +256,9 @@ cdef class HostTier:
         """When the next copy ends [ms]; INFINITY when none is on a lane."""
         cdef double at = INFINITY
         if self.num_submitted > 0:
-            at = _at(&self.stores, 0).end_ms
+            at = transfer_at(&self.stores, 0).end_ms
         if self.loads.count > 0:
-            at = min(at, _at(&self.loads, 0).end_ms)
+            at = min(at, transfer_at(&self.loads, 0).end_ms)
         return at
 
     cdef int finish_next(self, double at_ms, Transfer* finished) except -1 nogil:
@@ -257,26 +266,32 @@ cdef class HostTier:
 
         The caller frees `finished.entries`.
         """
-        cdef int64_t i
         cdef bint store
         self.now_ms = max(self.now_ms, at_ms)
         if not self.next_end_ms() <= at_ms:
             return 0
         store = self.num_submitted > 0 and (
-            self.loads.count == 0 or _at(&self.stores, 0).end_ms <= _at(&self.loads, 0).end_ms)
-        if not store:
-            _pop(&self.loads, finished)
-            self._reserve(finished.num_entries)
-            self._unpin(finished)
-            return 1
-        _pop(&self.stores, finished)
-        self.num_submitted -= 1
-        self._reserve(finished.num_entries)
-        for i in range(finished.num_entries):
-            self.entries[finished.entries[i]].store = NONE
-            self.cohort[i] = finished.entries[i]
-        self._enter_cohort(finished.num_entries)
+            self.loads.count == 0 or transfer_at(&self.stores, 0).end_ms <= transfer_at(&self.loads, 0).end_ms)
+        if store:
+            take_transfer(&self.stores, 0, finished)
+            self.num_submitted -= 1
+        else:
+            take_transfer(&self.loads, 0, finished)
+        self.conclude(finished)
         return 1
+
+    cdef int conclude(self, Transfer* done) except -1 nogil:
+        """A copy has ended: what it brought is there, or what it read is available again."""
+        cdef int64_t i
+        self._reserve(done.num_entries)
+        if not done.is_store:
+            self._unpin(done)
+            return 0
+        for i in range(done.num_entries):
+            self.entries[done.entries[i]].store = NONE
+            self.cohort[i] = done.entries[i]
+        self._enter_cohort(done.num_entries)
+        return 0
 
     cdef void touch(self, int32_t identity) noexcept nogil:
         """A block was asked for: if it is there and nobody loads it, it is the newest now."""
@@ -472,13 +487,13 @@ cdef class HostTier:
         pins = {}
         pending = {}
         for i in range(self.loads.count):
-            transfer = _at(&self.loads, i)
+            transfer = transfer_at(&self.loads, i)
             for j in range(transfer.num_entries):
                 pins[transfer.entries[j]] = pins.get(transfer.entries[j], 0) + 1
         for i in range(self.stores.count):
-            transfer = _at(&self.stores, i)
+            transfer = transfer_at(&self.stores, i)
             assert (transfer.end_ms == transfer.end_ms) == (i < self.num_submitted), "prepared and submitted mixed up"
-            assert transfer.ordinal == _at(&self.stores, 0).ordinal + i, "stores out of order"
+            assert transfer.ordinal == transfer_at(&self.stores, 0).ordinal + i, "stores out of order"
             for j in range(transfer.num_entries):
                 pending[transfer.entries[j]] = transfer.ordinal
         listed = []

@@ -54,6 +54,7 @@ cdef class BlockScheduler(Scheduler):
     cdef uint64_t hash_of(self, Request* request, int64_t block) except? 0
     cdef object chain_hash(self, uint64_t parent, int64_t block, uint64_t local)
     cdef list slots_outside(self)
+    cdef list held_sources(self)
     cdef object local_hash(self, Request* request, int64_t block)
     cdef int reject(self, int32_t slot, int32_t reason, bint is_aside) except -1 nogil
     cdef int _publish_prefill(self, Request* request) except -1 nogil

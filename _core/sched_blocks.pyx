@@ -368,6 +368,10 @@ cdef class BlockScheduler(Scheduler):
         """Requests in no queue that are owned here all the same."""
         return []
 
+    cdef list held_sources(self):
+        """Copies held by others than requests."""
+        return []
+
     def check(self):
         """Compare pool, index and queues with what the requests hold, between two passes or commands.
 
@@ -397,6 +401,8 @@ cdef class BlockScheduler(Scheduler):
                     num_private += 1
                 else:
                     references[copy] = references.get(copy, 0) + 1
+        for copy in self.held_sources():
+            references[copy] = references.get(copy, 0) + 1
         self.pool.check()
         self.index.check()
         assert self.pool.num_blocks == self.pool.num_free + self.pool.num_cached + num_private, "blocks lost"

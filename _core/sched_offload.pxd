@@ -5,7 +5,8 @@ from .event_buffer cimport EventBuffer
 from .offload cimport HostTier, Transfer
 from .prefix_index cimport PrefixIndex
 from .request_table cimport Request
-from .sched_handoff cimport HandoffScheduler
+from .sched_reads cimport Hosted, ReadingScheduler
+from .shared_tier cimport SharedTier
 
 
 cdef enum TierAnswer:
@@ -15,39 +16,16 @@ cdef enum TierAnswer:
     TIER_ASIDE = 3               # it waits for a copy: go on with the next one
 
 
-cdef struct Hosted:
-    int32_t* path                # (path_length,) nodes of its complete prompt blocks in the tier's index, owned
-    int64_t path_length
-    int64_t num_keys             # complete prompt blocks
-    int64_t cursor               # of them, those offered to the tier
-    int64_t store                # ordinal of its latest store; NONE = none yet
-    int64_t load                 # ordinal of its load; NONE = none under way
-    int64_t base_blocks          # of its table, those it found on the device when it loaded
-    bint loaded                  # the load has come in, and it was not preempted since
-    int64_t* reads               # (reads_capacity,) by table entry: the store that still reads a private block, or NONE
-    int64_t reads_capacity
-
-
-cdef class OffloadScheduler(HandoffScheduler):
-    cdef readonly HostTier tier          # None: nothing here is in the way
+cdef class OffloadScheduler(ReadingScheduler):
     cdef PrefixIndex keys                # the tier's
-    cdef bint has_tier
-    cdef Hosted* hosted                  # (hosted_capacity,) by slot, owned
-    cdef int32_t hosted_capacity
+    cdef SharedTier shared               # the tier, where ranks share it; else None
+    cdef bint is_shared
+    cdef int32_t member                  # of it
     cdef int64_t num_loading             # of those set aside
     cdef int64_t num_promised            # what `_promised` answers; -1 = to be counted
     cdef int64_t aside_at                # of those set aside, who is tried next in this pass
     cdef bint started_load               # in the pass being executed
     cdef bint looks_again                # a copy has ended since the last pass
-    # Blocks that a store still reads may be handed out; whoever writes them must wait.
-    cdef int64_t* copy_reads             # (copy_reads_capacity,) by cached copy: the store that reads it, or NONE
-    cdef int32_t copy_reads_capacity
-    cdef int64_t* free_reads             # (free_reads_capacity,) of the blocks that were emptied, the last one last; owned
-    cdef int64_t num_free_reads
-    cdef int64_t free_reads_capacity
-    cdef int64_t num_private             # private blocks in tables
-    cdef int64_t* fresh_reads            # (fresh_capacity,) of the blocks acquired last, owned
-    cdef int64_t fresh_capacity
     cdef int64_t fence                   # latest store that blocks of this pass wait for; NONE = none
     cdef int32_t* identities             # (identities_capacity,) scratch, owned
     cdef int64_t identities_capacity
@@ -56,6 +34,7 @@ cdef class OffloadScheduler(HandoffScheduler):
     cdef void open_tier_pass(self) noexcept nogil
     cdef TierAnswer consult_tier(self, int32_t slot) except? TIER_MISS nogil
     cdef TierAnswer _match(self, int32_t slot, int64_t base) except? TIER_MISS nogil
+    cdef bint _is_busy(self, int32_t identity) noexcept nogil
     cdef TierAnswer _load(self, int32_t slot, int64_t base, int64_t matched) except? TIER_MISS nogil
     cdef int64_t _promised(self) noexcept nogil
     cdef int set_aside_for_copy(self, int32_t slot, bint is_aside) except -1 nogil
@@ -65,13 +44,12 @@ cdef class OffloadScheduler(HandoffScheduler):
     cdef int _offer(self, int32_t slot) except -1 nogil
     cdef bint stands_by(self) except -1 nogil
     cdef int end_copies(self, EventBuffer out, double at_ms) except -1 nogil
+    cdef int _finish(self, Transfer* done, EventBuffer out, double at_ms) except -1 nogil
+    cdef int _hold_sources(self, int32_t slot, int64_t first, int64_t end) except -1 nogil
     cdef int _activate(self, int32_t slot) except -1 nogil
     cdef int64_t host_tokens(self, int32_t slot) noexcept nogil
     cdef int32_t _key_of(self, Hosted* hosted, int64_t block) noexcept nogil
     cdef int _keys(self, Hosted* hosted, int64_t first, int64_t end) except -1 nogil
     cdef void _touch_all(self, Hosted* hosted) noexcept nogil
-    cdef int _reserve_reads(self, int64_t num_fresh) except -1 nogil
-    cdef int _note_cached(self, Request* request, Hosted* hosted, int64_t first, int64_t end) except -1 nogil
     cdef int _number_blocks(self, int32_t slot) except -1
-    cdef int64_t _read_of(self, Request* request, Hosted* hosted, int64_t block) noexcept nogil
     cdef int _tell_host(self, EventBuffer out, double at_ms, int32_t request, int step, int64_t number, int64_t blocks, double end_ms) except -1 nogil

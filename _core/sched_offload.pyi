@@ -1,9 +1,7 @@
 from typing_extensions import disjoint_base
 
-from .offload import HostTier
-from .sched_policy import PolicyScheduler
+from .sched_reads import ReadingScheduler
 
 @disjoint_base
-class OffloadScheduler(PolicyScheduler):
-    @property
-    def tier(self) -> HostTier | None: ...
+class OffloadScheduler(ReadingScheduler):
+    def held_by_requests(self) -> int: ...

@@ -17,28 +17,26 @@ from .event_buffer cimport (
     EV_HOST, HOST_EVICTED, HOST_FENCE, HOST_LOAD_CANCELLED, HOST_LOAD_COMPLETED, HOST_LOAD_RETURNED, HOST_LOAD_SCHEDULED,
     HOST_STORE_COMPLETED, HOST_STORE_PREPARED, HOST_STORE_SUBMITTED, WANT_KV, Event,
 )
-from .offload cimport STORE_PRESENT, STORE_RETRY
+from .offload cimport STORE_PRESENT, STORE_RETRY, HostTier, Transfer, TransferRing, transfer_at
 from .prefix_index cimport PrefixIndex
-from .sched_handoff cimport HandoffScheduler
+from .sched_reads cimport Hosted, ReadingScheduler
+from .shared_tier cimport SharedTier
 from .types cimport NONE, PRIVATE, STATUS_WAITING, ceil_div
 
 
-cdef class OffloadScheduler(HandoffScheduler):
+cdef class OffloadScheduler(ReadingScheduler):
     def __dealloc__(self):
-        cdef int32_t i
-        for i in range(self.hosted_capacity):
-            free(self.hosted[i].path)
-            free(self.hosted[i].reads)
-        free(self.hosted)
-        free(self.copy_reads)
-        free(self.free_reads)
-        free(self.fresh_reads)
         free(self.identities)
 
     cdef int set_tier(self, HostTier tier) except -1:
         self.tier = tier
         self.keys = None if tier is None else tier.keys
         self.has_tier = self.works_behind = tier is not None
+        self.is_shared = self.shares_tier = isinstance(tier, SharedTier)
+        self.fences = self.has_tier and not self.is_shared
+        if self.is_shared:
+            self.shared = tier
+            self.member = self.shared.join()
         self.keeps_hash_ids = self.want & WANT_KV or self.has_tier
         return 0
 
@@ -129,7 +127,7 @@ cdef class OffloadScheduler(HandoffScheduler):
 
     cdef int give_up(self, int32_t slot) except -1 nogil:
         cdef Hosted* hosted
-        HandoffScheduler.give_up(self, slot)
+        ReadingScheduler.give_up(self, slot)
         if self.has_tier:
             hosted = &self.hosted[slot]
             if hosted.path_length > 0:
@@ -137,130 +135,9 @@ cdef class OffloadScheduler(HandoffScheduler):
                 hosted.path_length = 0
         return 0
 
-    # -- blocks that are still being copied out ---------------------------------------------------
-
-    cdef PoolStatus acquire(self, int64_t num_hits, int64_t num_fresh) except? POOL_OK nogil:
-        """As HandoffScheduler.acquire; `fresh_reads` then says which store still reads each private block.
-
-        Evicted blocks come first, the last one evicted before the others, then empty ones, the last one emptied first.
-        """
-        cdef const int32_t* hits = self.hit_copies
-        cdef int64_t missing = num_fresh - self.pool.num_free
-        cdef int64_t i
-        cdef int64_t inactive_hits = 0
-        cdef int32_t copy
-        if not self.has_tier:
-            return self.pool.acquire(hits, num_hits, num_fresh)
-        for i in range(num_hits):
-            if self.pool.copies[hits[i]].ref_count == 0:
-                inactive_hits += 1
-        if missing > 0 and missing > self.pool.num_inactive - inactive_hits:
-            return POOL_EXHAUSTED
-        missing = max(missing, 0)
-        self._reserve_reads(num_fresh)
-        self.pool.acquire(hits, num_hits, 0)
-        copy = self.pool.lru_head
-        for i in range(missing - 1, -1, -1):
-            self.fresh_reads[i] = self.copy_reads[copy] if copy < self.copy_reads_capacity else NONE
-            copy = self.pool.copies[copy].lru_next
-        for i in range(missing, num_fresh):
-            self.fresh_reads[i] = NONE
-            if self.num_free_reads > 0:
-                self.num_free_reads -= 1
-                self.fresh_reads[i] = self.free_reads[self.num_free_reads]
-        self.pool.acquire(NULL, 0, num_fresh)
-        for i in range(num_fresh):
-            if not self.tier.store_in_flight(self.fresh_reads[i]):
-                self.fresh_reads[i] = NONE
-        self.num_private += num_fresh
-        return POOL_OK
-
-    cdef int _reserve_reads(self, int64_t num_fresh) except -1 nogil:
-        """Room for `num_fresh` blocks to be handed out and, later, to be given back."""
-        cdef int64_t wanted = self.num_free_reads + self.num_private + num_fresh
-        cdef int64_t* grown
-        if num_fresh > self.fresh_capacity:
-            grown = <int64_t*>realloc(self.fresh_reads, 2 * num_fresh * sizeof(int64_t))
-            if grown is NULL:
-                with gil:
-                    raise MemoryError(f"{num_fresh} blocks")
-            self.fresh_reads, self.fresh_capacity = grown, 2 * num_fresh
-        if wanted > self.free_reads_capacity:
-            grown = <int64_t*>realloc(self.free_reads, 2 * wanted * sizeof(int64_t))
-            if grown is NULL:
-                with gil:
-                    raise MemoryError(f"{wanted} empty blocks")
-            self.free_reads, self.free_reads_capacity = grown, 2 * wanted
-        return 0
-
-    cdef int64_t append_blocks(self, Request* request, int64_t num_hits, int64_t num_fresh) except -1 nogil:
-        cdef int64_t length = HandoffScheduler.append_blocks(self, request, num_hits, num_fresh)
-        cdef Hosted* hosted
-        cdef int64_t* grown
-        cdef int64_t i
-        if not self.has_tier:
-            return length
-        hosted = &self.hosted[request - self.requests.slots]
-        if length > hosted.reads_capacity:
-            grown = <int64_t*>realloc(hosted.reads, request.table_capacity * sizeof(int64_t))
-            if grown is NULL:
-                with gil:
-                    raise MemoryError(f"block table of {request.table_capacity} blocks")
-            hosted.reads, hosted.reads_capacity = grown, request.table_capacity
-        for i in range(num_fresh):
-            hosted.reads[length - num_fresh + i] = self.fresh_reads[i]
-        return length
-
-    cdef void release_blocks(self, Request* request) noexcept nogil:
-        cdef Hosted* hosted
-        cdef int64_t i
-        if self.has_tier:
-            hosted = &self.hosted[request - self.requests.slots]
-            for i in range(request.table_length - 1, -1, -1):
-                if request.table[i] == PRIVATE:
-                    self.num_private -= 1
-                    self.free_reads[self.num_free_reads] = hosted.reads[i]
-                    self.num_free_reads += 1
-        HandoffScheduler.release_blocks(self, request)
-
-    cdef int finalise(self, Request* request, int64_t before, int64_t after) except -1 nogil:
-        cdef Hosted* hosted
-        cdef int64_t first = before // self.block_size
-        cdef int64_t end = after // self.block_size
-        if not self.has_tier:
-            return HandoffScheduler.finalise(self, request, before, after)
-        hosted = &self.hosted[request - self.requests.slots]
-        # Blocks that are cached already keep what is known of their copy.
-        while first < end and request.table[first] != PRIVATE:
-            first += 1
-        HandoffScheduler.finalise(self, request, before, after)
-        return self._note_cached(request, hosted, first, end)
-
-    cdef int _note_cached(self, Request* request, Hosted* hosted, int64_t first, int64_t end) except -1 nogil:
-        """Blocks first..end of a table were private and are cached now: what reads them reads the copies."""
-        cdef int64_t i
-        cdef int64_t* grown
-        if self.pool.copy_capacity > self.copy_reads_capacity:
-            grown = <int64_t*>realloc(self.copy_reads, self.pool.copy_capacity * sizeof(int64_t))
-            if grown is NULL:
-                with gil:
-                    raise MemoryError(f"block pool of {self.pool.copy_capacity} cached blocks")
-            for i in range(self.copy_reads_capacity, self.pool.copy_capacity):
-                grown[i] = NONE
-            self.copy_reads, self.copy_reads_capacity = grown, self.pool.copy_capacity
-        for i in range(first, end):
-            self.copy_reads[request.table[i]] = hosted.reads[i]
-        self.num_private -= end - first
-        return 0
-
-    cdef int64_t _read_of(self, Request* request, Hosted* hosted, int64_t block) noexcept nogil:
-        """The store that reads a block of a table, NONE when none does any more."""
-        cdef int64_t store = hosted.reads[block] if request.table[block] == PRIVATE else self.copy_reads[request.table[block]]
-        return store if self.tier.store_in_flight(store) else NONE
-
     cdef int wait_for_store(self, int32_t victim) except -1 nogil:
         """A request lost its blocks: this pass waits for its own store, and it must ask the tier again."""
-        if self.tier.store_in_flight(self.hosted[victim].store):
+        if self.fences and self.tier.store_in_flight(self.hosted[victim].store):
             self.fence = max(self.fence, self.hosted[victim].store)
         self.hosted[victim].loaded = False
         return 0
@@ -271,6 +148,8 @@ cdef class OffloadScheduler(HandoffScheduler):
         self.fence = NONE
         self.aside_at = 0
         self.started_load = self.looks_again = False
+        if self.is_shared:
+            self.shared.nudged[self.member] = 0
         self.num_promised = -1
 
     cdef int32_t next_in_turn(self, bint* is_aside) noexcept nogil:
@@ -321,11 +200,18 @@ cdef class OffloadScheduler(HandoffScheduler):
             if self.tier.entry_of(self._key_of(hosted, i)) == NONE:
                 break
             matched += 1
-            busy = busy or not self.tier.is_free_to_load(self._key_of(hosted, i))
+            busy = busy or self._is_busy(self._key_of(hosted, i))
         self._touch_all(hosted)
         if matched == 0:
             return TIER_MISS
         return TIER_ASIDE if busy else self._load(slot, base, matched)
+
+    cdef bint _is_busy(self, int32_t identity) noexcept nogil:
+        """A block that the tier has or will have cannot be loaded now: it is not there yet, or is being loaded. Ranks that
+        share the tier load the same block beside each other."""
+        if self.is_shared:
+            return self.tier.is_pending(identity) or self.shared.is_loading(self.member, identity)
+        return not self.tier.is_free_to_load(identity)
 
     cdef TierAnswer _load(self, int32_t slot, int64_t base, int64_t matched) except? TIER_MISS nogil:
         """Start a load, if there is room for all that the request knows; it holds the blocks from here on."""
@@ -346,7 +232,7 @@ cdef class OffloadScheduler(HandoffScheduler):
         if self.pool.num_removed > 0:
             self.publish_removed()
         self.append_blocks(request, base, matched)
-        for i in range(matched):
+        for i in range(matched if self.fences else 0):
             if self.fresh_reads[i] != NONE:
                 not_before_ms = max(not_before_ms, self.tier.store_end_ms(self.fresh_reads[i]))
         self._keys(&self.hosted[slot], base, base + matched)
@@ -356,7 +242,9 @@ cdef class OffloadScheduler(HandoffScheduler):
         self.num_promised += blocks - request.table_length
         self.started_load = True
         self._tell_host(self.start_events, self.pass_start_ms, request.ordinal, HOST_LOAD_SCHEDULED, load.number, matched,
-                   load.end_ms)
+                        NAN if self.is_shared else load.end_ms)
+        if self.is_shared:
+            self.shared.begin_copy(load, self.member, self.pass_start_ms)
         return TIER_ASIDE
 
     cdef int64_t _promised(self) noexcept nogil:
@@ -394,6 +282,8 @@ cdef class OffloadScheduler(HandoffScheduler):
         for i in range(self.num_running):
             if self.requests.slots[self.running[i]].scheduled_pass == self.pass_number:
                 self._offer(self.running[i])
+        if self.is_shared and (self.num_scheduled > 0 or self.started_load):
+            self.shared.nudge_others(self.member, now_ms)
         if self.fence == NONE:
             return now_ms
         fence_ms = self.tier.store_end_ms(self.fence)
@@ -414,7 +304,7 @@ cdef class OffloadScheduler(HandoffScheduler):
         if hosted.path_length == 0:
             with gil:
                 self._number_blocks(slot)
-        for i in range(first, end):
+        for i in range(first, end if self.fences else first):
             if (self.tier.entry_of(self._key_of(hosted, i)) == NONE
                     and self._read_of(request, hosted, i) != NONE):
                 return 0             # what stands in the block is not written yet
@@ -428,7 +318,9 @@ cdef class OffloadScheduler(HandoffScheduler):
         hosted.store = store
         if self.tier.num_evicted > 0:
             self._tell_host(self.start_events, self.pass_start_ms, NONE, HOST_EVICTED, NONE, self.tier.num_evicted, NAN)
-        for i in range(first, end):
+        if self.is_shared:
+            self._hold_sources(slot, first, end)
+        for i in range(first, end if self.fences else first):
             if self.tier.is_stored_by(self._key_of(hosted, i), store):
                 if request.table[i] == PRIVATE:
                     hosted.reads[i] = store
@@ -437,6 +329,24 @@ cdef class OffloadScheduler(HandoffScheduler):
         self._tell_host(self.start_events, self.pass_start_ms, request.ordinal, HOST_STORE_PREPARED, self.tier.next_number - 1,
                    self.tier.num_stored(), NAN)
         self._touch_all(hosted)
+        return 0
+
+    cdef int _hold_sources(self, int32_t slot, int64_t first, int64_t end) except -1 nogil:
+        """Nobody can say when a copy of a shared tier ends: what it reads is held until then."""
+        cdef Request* request = &self.requests.slots[slot]
+        cdef Hosted* hosted = &self.hosted[slot]
+        cdef int32_t* sources = <int32_t*>malloc(self.tier.num_stored() * sizeof(int32_t))
+        cdef int64_t i
+        cdef int64_t n = 0
+        if sources is NULL:
+            with gil:
+                raise MemoryError(f"store of {self.tier.num_stored()} blocks")
+        for i in range(first, end):
+            if self.tier.is_stored_by(self._key_of(hosted, i), hosted.store):
+                sources[n] = request.table[i]
+                n += 1
+        self.pool.acquire(sources, n, 0)
+        self.shared.claim_store(self.member, sources)
         return 0
 
     cdef bint stands_by(self) except -1 nogil:
@@ -465,26 +375,56 @@ cdef class OffloadScheduler(HandoffScheduler):
     # -- copies that end --------------------------------------------------------------------------
 
     cdef double next_internal_ms(self) noexcept nogil:
-        return self.tier.next_end_ms() if self.has_tier else INFINITY
+        if not self.has_tier:
+            return INFINITY
+        if not self.is_shared:
+            return self.tier.next_end_ms()
+        if self.stalled and self.num_waiting > 0 and self.shared.nudged[self.member]:
+            return self.shared.nudged_ms
+        return self.shared.next_of(self.member)
+
+    cdef void next_instant(self, double now_ms) noexcept nogil:
+        """Something happens somewhere: a rank that stands still looks whether the tier it shares has changed."""
+        if self.is_shared and self.stalled and self.num_waiting > 0:
+            self.shared.nudged[self.member] = 1
+            self.shared.nudged_ms = now_ms
 
     cdef int process_internal(self, double now_ms, EventBuffer out) except -1 nogil:
+        if self.is_shared and self.shared.nudged[self.member]:
+            self.shared.nudged[self.member] = 0
+            self.stalled = False
+            if self.shared.next_of(self.member) > now_ms:
+                return 0
         return self.end_copies(out, now_ms)
 
     cdef int end_copies(self, EventBuffer out, double at_ms) except -1 nogil:
         """Copies that have ended by then: what they brought is there."""
         cdef Transfer done
         self.kv_events.reset()
-        while self.tier.finish_next(at_ms, &done):
-            free(done.entries)
-            self.stalled = False
-            self.looks_again = True
-            if done.slot == NONE:
-                self._tell_host(out, at_ms, done.request, HOST_STORE_COMPLETED, done.number, done.num_entries, done.end_ms)
-            else:
-                self._activate(done.slot)
-                self._tell_host(out, at_ms, done.request, HOST_LOAD_COMPLETED, done.number, done.num_entries, done.end_ms)
+        if self.is_shared:
+            self.shared.advance(at_ms)
+            if self.shared.take_wake(self.member):
+                self.stalled, self.looks_again = False, True
+            while self.shared.take(self.member, &done):
+                self._finish(&done, out, at_ms)
+        else:
+            while self.tier.finish_next(at_ms, &done):
+                self._finish(&done, out, at_ms)
         out.extend(self.kv_events, at_ms)
         self.kv_events.reset()
+        return 0
+
+    cdef int _finish(self, Transfer* done, EventBuffer out, double at_ms) except -1 nogil:
+        """One copy of this rank has ended."""
+        self.stalled, self.looks_again = False, True
+        free(done.entries)
+        if done.sources is not NULL:
+            self.pool.release_cached(done.sources, done.num_entries)
+            free(done.sources)
+        if not done.is_store:
+            self._activate(done.slot)
+        self._tell_host(out, at_ms, done.request, HOST_STORE_COMPLETED if done.is_store else HOST_LOAD_COMPLETED,
+                        done.number, done.num_entries, done.end_ms)
         return 0
 
     cdef int _activate(self, int32_t slot) except -1 nogil:
@@ -498,11 +438,18 @@ cdef class OffloadScheduler(HandoffScheduler):
         return self.finalise(request, hosted.base_blocks * self.block_size, request.table_length * self.block_size)
 
     cdef int publish_end(self, EventBuffer out, double end_ms) except -1 nogil:
+        cdef Transfer submitted
         cdef Transfer* store
-        HandoffScheduler.publish_end(self, out, end_ms)
+        ReadingScheduler.publish_end(self, out, end_ms)
         if not self.has_tier:
             return 0
         self.end_copies(out, end_ms)
+        if self.is_shared:
+            while self.shared.submit_of(self.member, end_ms, &submitted):
+                self._tell_host(out, end_ms, submitted.request, HOST_STORE_SUBMITTED, submitted.number,
+                                submitted.num_entries, NAN)
+            self.end_copies(out, end_ms)
+            return self.publish_gauges(out, end_ms, 0, False)    # stores hold blocks, and some gave theirs back
         while True:
             store = self.tier.next_to_submit(end_ms)
             if store is NULL:
@@ -515,14 +462,17 @@ cdef class OffloadScheduler(HandoffScheduler):
         cdef Transfer load
         load.num_entries = 0
         if self.has_tier and slot != NONE and self.hosted[slot].load != NONE:
+            if self.is_shared:
+                self.shared.advance(now_ms)
             self.tier.cancel_load(self.hosted[slot].load, &load)
             free(load.entries)
             self.num_loading -= 1
             self.hosted[slot].load = NONE
         self.stalled = False
-        cdef int result = HandoffScheduler.cancel(self, ordinal, discard, now_ms, out, suppressed)
+        cdef int result = ReadingScheduler.cancel(self, ordinal, discard, now_ms, out, suppressed)
         if load.num_entries > 0:
-            self._tell_host(out, now_ms, ordinal, HOST_LOAD_CANCELLED, load.number, load.num_entries, load.end_ms)
+            self._tell_host(out, now_ms, ordinal, HOST_LOAD_CANCELLED, load.number, load.num_entries,
+                            NAN if self.is_shared else load.end_ms)
         return result
 
     cdef bint has_work(self) noexcept nogil:
@@ -535,7 +485,7 @@ cdef class OffloadScheduler(HandoffScheduler):
         return self.has_work() or self.has_tier and self.num_waiting > 0
 
     cdef bint holds_any(self) noexcept nogil:
-        return HandoffScheduler.holds_any(self) or self.num_aside > 0
+        return ReadingScheduler.holds_any(self) or self.num_aside > 0
 
     cdef int _tell_host(self, EventBuffer out, double at_ms, int32_t request, int step, int64_t number, int64_t blocks,
                    double end_ms) except -1 nogil:
@@ -543,13 +493,32 @@ cdef class OffloadScheduler(HandoffScheduler):
         event.a, event.b, event.c, event.x = step, number, blocks, end_ms
         return 0
 
+    def held_by_requests(self):
+        """Blocks that are held by others than stores; none where nothing is left to do."""
+        return self.pool.active() - len(set(self.held_sources()))
+
+    cdef list held_sources(self):
+        """Copies that stores of this rank hold."""
+        cdef int64_t i, j, k
+        cdef Transfer* store
+        if not self.is_shared:
+            return []
+        held = []
+        for k in range(2):
+            ring = &self.shared.delivered if k else &self.shared.stores
+            for i in range(ring.count):
+                store = transfer_at(ring, i)
+                if store.member == self.member and store.sources is not NULL:
+                    held += [store.sources[j] for j in range(store.num_entries)]
+        return held
+
     def check(self):
-        """As HandoffScheduler.check, and what is known of copies against the tier."""
+        """As ReadingScheduler.check, and what is known of copies against the tier."""
         cdef int64_t i, j
         cdef int64_t private_blocks = 0
         cdef int64_t loading = 0
         cdef int32_t slot
-        HandoffScheduler.check(self)
+        ReadingScheduler.check(self)
         if not self.has_tier:
             return
         self.tier.check()
@@ -562,7 +531,10 @@ cdef class OffloadScheduler(HandoffScheduler):
             for j in range(self.requests.slots[slot].table_length):
                 if self.requests.slots[slot].table[j] == PRIVATE:
                     private_blocks += 1
-        assert loading == self.num_loading == self.tier.loads.count, "loads under way nobody waits for"
+        assert loading == self.num_loading, "loads under way nobody waits for"
+        if self.is_shared:
+            return                           # the rest is about what is this rank's alone
+        assert loading == self.tier.loads.count, "loads under way nobody waits for"
         assert private_blocks == self.num_private, "private blocks lost"
         assert self.num_free_reads <= self.pool.num_free, "more blocks were emptied than are empty"
         assert self.tier.keys.num_holds() == paths, "paths of the tier held by nobody"

@@ -328,7 +328,7 @@ cdef class VllmScheduler(OffloadScheduler):
         if self.pool.num_removed > 0:
             self.publish_removed()
         self.append_blocks(&self.requests.slots[slot], num_hits, num_fresh)
-        if self.has_tier:
+        if self.fences:
             for i in range(num_fresh):
                 self.fence = max(self.fence, self.fresh_reads[i])
         return SCHEDULED

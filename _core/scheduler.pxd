@@ -46,6 +46,7 @@ cdef class Scheduler:
     cdef int64_t num_aside
     cdef int64_t aside_capacity
     cdef bint works_behind               # it has background work with deadlines of its own
+    cdef bint shares_tier                # and with other ranks
     cdef Moments queued                  # prompt lengths of requests that were never preempted
     cdef Moments queued_decode           # known lengths of preempted ones
     cdef int64_t next_seniority
@@ -84,6 +85,7 @@ cdef class Scheduler:
     cdef bint covers(self, int64_t n_in, int64_t n_out, int64_t num_hash_ids) noexcept nogil
     cdef int publish_unqueued_cuts(self, EventBuffer out, double now_ms) except -1 nogil
     cdef double next_internal_ms(self) noexcept nogil
+    cdef void next_instant(self, double now_ms) noexcept nogil
     cdef int process_internal(self, double now_ms, EventBuffer out) except -1 nogil
     cdef int note_request(self, int32_t slot) except -1 nogil
     cdef bint has_work(self) noexcept nogil

@@ -115,6 +115,9 @@ cdef class Scheduler:
         """Next deadline of modelled background work [ms]; INFINITY = none."""
         return INFINITY
 
+    cdef void next_instant(self, double now_ms) noexcept nogil:
+        """Something happens at `now_ms` on some worker."""
+
     cdef int process_internal(self, double now_ms, EventBuffer out) except -1 nogil:
         """Handle background work due by `now_ms`."""
         return 0

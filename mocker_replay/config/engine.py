@@ -51,7 +51,7 @@ class HostOffloadSettings:
     h2d_bandwidth_gbps: float = 32.0
     latency_to_first_byte_ms: float = 0.0
     scope: str = "dp_rank_local"
-    shared_d2h_bandwidth_gbps: float | None = None
+    shared_d2h_bandwidth_gbps: float | None = None  # of all ranks together, with scope cluster_shared; None: 80
     shared_h2d_bandwidth_gbps: float | None = None
     kv_layout_id: str | None = None
 
@@ -172,6 +172,16 @@ class EngineConfig:
         if faults:
             raise ConfigError.of(faults)
 
+    @property
+    def shares_tier(self) -> bool:
+        """Whether the ranks of all workers share their host memory."""
+        return self.native_host_offload is not None and self.native_host_offload.scope == "cluster_shared"
+
+    def tier_fault(self, rule: str, role: str = "aggregated") -> Fault:
+        """A fault of the scope of the host tier."""
+        origin = Origin("engine config" if role == "aggregated" else f"{role} engine config")
+        return origin.fault("engine.native_host_offload.scope", "cluster_shared", rule)
+
     def _not_built(self, role: str) -> Iterator[Fault]:
         origin = Origin("engine config" if role == "aggregated" else f"{role} engine config")
         if self.backend != "vllm":
@@ -188,9 +198,8 @@ class EngineConfig:
             yield origin.fault("engine.block_size", self.block_size, f"must not exceed {BLOCK_SIZE_MAX} tokens here")
         if self.dp_size > DP_SIZE_MAX:
             yield origin.fault("dp_size", self.dp_size, f"must not exceed {DP_SIZE_MAX} ranks here")
-        if self.native_host_offload is not None and self.native_host_offload.scope != "dp_rank_local":
-            rule = "not built yet; this version has a host tier a rank, scope dp_rank_local"
-            yield origin.fault("engine.native_host_offload.scope", self.native_host_offload.scope, rule)
+        if self.shares_tier and role != "aggregated":
+            yield self.tier_fault("not built yet for prefill and decode workers; each rank has memory of its own there", role)
         for key, value in self.unbuilt.items():
             yield origin.fault(f"engine.{key}", value, "not built yet; leave the key out or set it to null")
 

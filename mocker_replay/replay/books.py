@@ -184,7 +184,12 @@ class RunBooks:
         """What the host tiers did; nothing where there are none."""
         if not self.pools.has_tier:
             return {}
-        return tier_fields(self.collector.columns(), self.collector.host_steps())
+        fields = tier_fields(self.collector.columns(), self.collector.host_steps())
+        if self.engine.shares_tier:
+            tier = self.fleet.machines[0].engine.schedulers[0].tier
+            names = ("capacity_blocks", "resident_blocks", "used_blocks")
+            fields["g2_domains"] = [dict(zip(names, tier.figures(), strict=True))]
+        return fields
 
     def _lineage_summary(self) -> dict[str, Any]:
         """What was done to the rows of the trace; nothing where they were replayed as they are."""
@@ -224,6 +229,10 @@ class RunBooks:
         status = columns["status"]
         left = [int(row) for row in (status == NOT_TERMINAL).nonzero()[0][:20]]
         gauges = self._gauges()
+        if self.engine.shares_tier:
+            # Stores hold blocks until they end, also between passes, where no gauge is shown.
+            ranks = [rank for machine in self.fleet.machines for rank in machine.engine.schedulers]
+            gauges = [(rank.held_by_requests(), *shown[1:]) for rank, shown in zip(ranks, gauges, strict=True)]
         held = [tuple(int(x) for x in rank) for rank in gauges if rank[0] or rank[2] or rank[3]]
         missing = self.facts.num_rows - int((status != NOT_ARRIVED).sum()) - self.workload.num_skipped
         if left or held or missing:

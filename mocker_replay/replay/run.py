@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mocker_replay._core.types import CommandError, EngineError
 from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions, load_engine_config
 from mocker_replay.config.options import DELTA_FORMATS
-from mocker_replay.errors import InvariantError, UsageError
+from mocker_replay.errors import ConfigError, InvariantError, UsageError
 from mocker_replay.log.compression import Sink
 from mocker_replay.policies import LoadedPolicy, Policy, load_policy, ready
 from mocker_replay.replay.accelerated import AcceleratedRun, Progress
@@ -139,7 +139,9 @@ def _pools(options: ReplayOptions, *configs: EngineConfig | Mapping[str, object]
 def _refuse_of_pools(
     pools: Pools, realtime: RealtimeOptions | None, policy: LoadedPolicy, options: ReplayOptions, facts: TraceFacts
 ) -> None:
-    """What is built for workers of one kind only."""
+    """What is not built for all kinds of workers."""
+    if realtime is not None and pools.engine.shares_tier:
+        raise ConfigError.of([pools.engine.tier_fault("not built yet for mode realtime; run it accelerated")])
     if pools.prefill is None:
         return
     if facts.graph is not None or options.trace_format in DELTA_FORMATS:

@@ -210,6 +210,10 @@ class SharingRank(OffloadRank):
             due_ms = self.tier.next_of(self.member)
             if due_ms is None or due_ms > at_ms:
                 return
+        self._take(at_ms)
+
+    def _take(self, at_ms: float) -> None:
+        self.now_ms = at_ms
         own, woken = self.tier.take(self.member, at_ms)
         if own or woken:
             self.stalled, self.looks_again = False, True
@@ -222,9 +226,9 @@ class SharingRank(OffloadRank):
                 self._activate(request)
 
     def pass_ended(self, end_ms: float, idle: bool) -> None:
-        self.process_internal(end_ms)
+        self._take(end_ms)
         self.tier.submit_of(self.member, end_ms)
-        self.process_internal(end_ms)
+        self._take(end_ms)
 
     def _begin_load(self, keys: list[Key], not_before_ms: float) -> Transfer | None:
         return self.tier.load_for(self.member, keys, self.result.start_ms)
