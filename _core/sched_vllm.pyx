@@ -321,6 +321,8 @@ cdef class VllmScheduler(OffloadScheduler):
         cdef int64_t i
         while self.acquire(num_hits, num_fresh) != POOL_OK:
             if self.num_running == 0:
+                if self.is_shared:
+                    return SELF_PREEMPTED    # stores hold what it counted on; nobody can give way
                 with gil:
                     raise EngineError(f"request {self.requests.slots[slot].ordinal}: admitted, but the pool has no room")
             if self.preempt(True) == slot:

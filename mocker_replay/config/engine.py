@@ -199,7 +199,9 @@ class EngineConfig:
         if self.dp_size > DP_SIZE_MAX:
             yield origin.fault("dp_size", self.dp_size, f"must not exceed {DP_SIZE_MAX} ranks here")
         if self.shares_tier and role != "aggregated":
-            yield self.tier_fault("not built yet for prefill and decode workers; each rank has memory of its own there", role)
+            yield self.tier_fault(
+                "not built yet for prefill and decode workers; each rank has memory of its own there", role
+            )
         for key, value in self.unbuilt.items():
             yield origin.fault(f"engine.{key}", value, "not built yet; leave the key out or set it to null")
 

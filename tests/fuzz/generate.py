@@ -307,6 +307,22 @@ def make_tier_case(seed: int) -> Case:
     return Case(f"tier-{seed}", "mooncake", config, text, args, {}, npz_arrays=npz)
 
 
+def make_shared_tier_case(seed: int) -> Case:
+    """The same with one host tier of all workers."""
+    case = make_tier_case(seed)
+    rng = random.Random(seed)
+    case.config.pop("dp_size", None)  # ranks of one pass store in turn here, docs/deviations.md
+    tier = case.config["engine"]["native_host_offload"]
+    tier |= {"scope": "cluster_shared", "kv_layout_id": "one"}
+    for lane in ("d2h", "h2d"):
+        ratio = rng.choice((None, 0.0, 0.5, 1.0, 1.0, 2.0, 3.0))
+        if ratio is not None:
+            tier[f"shared_{lane}_bandwidth_gbps"] = float(f"{ratio * (tier[f'{lane}_bandwidth_gbps'] or 1.0):.6g}")
+    if _maybe(rng, 0.8):
+        case.args["num_workers"] = rng.choice((1, 2, 2, 3, 4))
+    return case
+
+
 def _synthetic_case(draft: Draft, config: dict[str, Any], dp_size: int) -> Case:
     args = draft.args(dp_size)
     for key in ("trace_block_size", "replay_concurrency", "max_sim_time_ms"):

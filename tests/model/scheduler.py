@@ -125,11 +125,15 @@ class Rank:
 
     def next_instant(self) -> None: ...
 
+    @property
+    def waits_for_stores(self) -> bool:
+        """Blocks are missing, and nobody can give way."""
+        return False
+
     def process_internal(self, at_ms: float) -> None: ...
 
     def pass_ended(self, end_ms: float, idle: bool) -> None:
         """`idle`: the pass of the group had no length and no work."""
-
 
     def split_of(self, request: Request, reused: int) -> tuple[int, int] | None:
         """Of the reused tokens, those from the device and from the host; None without a tier."""
@@ -339,6 +343,8 @@ class Rank:
                 copies = self.pool.acquire(hits, len(entries) - len(hits))  # type: ignore[arg-type]
                 if copies is not None:
                     break
+                if self.waits_for_stores:
+                    return False
                 if self._preempt_one() is request:
                     return False
             for index, (entry, copy) in enumerate(zip(entries, copies, strict=True)):

@@ -190,6 +190,10 @@ class SharingRank(OffloadRank):
             return self.now_ms
         return self.tier.next_of(self.member)
 
+    @property
+    def waits_for_stores(self) -> bool:
+        return not self.running
+
     def next_instant(self) -> None:
         if any(r not in self.set_aside for r in self.waiting):
             self.stalled = False
