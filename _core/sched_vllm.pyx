@@ -341,7 +341,7 @@ cdef class VllmScheduler(OffloadScheduler):
         cdef int32_t slot = self.running[at]
         cdef Request* request = &self.requests.slots[slot]
         cdef int64_t running = self.num_running
-        cdef int64_t waiting = self.num_waiting
+        cdef int64_t waiting = self.num_waiting + self.num_aside
         cdef int64_t active = self.pool.active()
         cdef int64_t held = request.table_length
         cdef Event* event
@@ -373,7 +373,7 @@ cdef class VllmScheduler(OffloadScheduler):
         event.a, event.b = request.gen, request.num_preemptions
         words = self.start_events.emplace_words(event, 7)
         words[0], words[1], words[2] = running, waiting, active
-        words[3], words[4], words[5] = self.num_running, self.num_waiting, self.pool.active()
+        words[3], words[4], words[5] = self.num_running, self.num_waiting + self.num_aside, self.pool.active()
         words[6] = held
         return slot
 

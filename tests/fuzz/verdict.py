@@ -143,7 +143,7 @@ def _is_stuck(record: Mapping[str, Any]) -> bool:
 
 
 def _shares_tier(case: Case) -> bool:
-    """Workers share host memory: the last bits of when a copy ends are not those of the reference, docs/deviations.md."""
+    """Workers share host memory: the last bits of copies that share a lane are not compared, docs/deviations.md."""
     tier = (case.config.get("engine") or {}).get("native_host_offload") or {}
     return bool(tier.get("scope") == "cluster_shared")
 
