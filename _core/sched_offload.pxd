@@ -25,6 +25,8 @@ cdef class OffloadScheduler(ReadingScheduler):
     cdef int64_t num_promised            # what `_promised` answers; -1 = to be counted
     cdef int64_t aside_at                # of those set aside, who is tried next in this pass
     cdef bint started_load               # in the pass being executed
+    cdef bint gave_back                  # in the pass being executed, a request gave the blocks back that it had loaded
+    cdef bint lets_pass                  # those that have their blocks go before all that wait for some
     cdef bint looks_again                # a copy has ended since the last pass
     cdef int64_t fence                   # latest store that blocks of this pass wait for; NONE = none
     cdef int32_t* identities             # (identities_capacity,) scratch, owned

@@ -147,7 +147,7 @@ cdef class OffloadScheduler(ReadingScheduler):
     cdef void open_tier_pass(self) noexcept nogil:
         self.fence = NONE
         self.aside_at = 0
-        self.started_load = self.looks_again = False
+        self.started_load = self.looks_again = self.gave_back = False
         if self.is_shared:
             self.shared.nudged[self.member] = 0
         self.num_promised = -1
@@ -156,6 +156,10 @@ cdef class OffloadScheduler(ReadingScheduler):
         """Who is tried next in this pass: those set aside go before the queue; NONE when it is over."""
         cdef bint gated = self.gates_fresh()
         is_aside[0] = False
+        if self.lets_pass:
+            if self.first_materialised() != NONE:
+                return self.first_materialised()
+            self.lets_pass = False
         if self.has_tier:
             if self.budget == 0:
                 return NONE
@@ -282,6 +286,8 @@ cdef class OffloadScheduler(ReadingScheduler):
         for i in range(self.num_running):
             if self.requests.slots[self.running[i]].scheduled_pass == self.pass_number:
                 self._offer(self.running[i])
+        if self.num_scheduled > 0:
+            self.lets_pass = False
         if self.is_shared and (self.num_scheduled > 0 or self.started_load):
             self.shared.nudge_others(self.member, now_ms)
         if self.fence == NONE:
@@ -357,8 +363,13 @@ cdef class OffloadScheduler(ReadingScheduler):
         if self.tier.copies():
             self.stalled = True
             return True
-        if self.num_running > 0 or self.num_aside == 0:
+        if self.num_running > 0 or self.lets_pass:
+            self.lets_pass = False
             return False
+        if self.first_materialised() != NONE:
+            # Who waits for blocks stands before those who have theirs, and nothing runs: they go first for once.
+            self.lets_pass = self.gave_back = True
+            return True
         for i in range(self.num_aside - 1, -1, -1):
             slot = self.aside[i]
             if self.hosted[slot].loaded:
@@ -369,6 +380,7 @@ cdef class OffloadScheduler(ReadingScheduler):
                 self.requests.slots[slot].alloc = 0
                 self.hosted[slot].loaded = False
                 self.handoffs.generation += 1
+                self.gave_back = True
                 return True
         return False
 
