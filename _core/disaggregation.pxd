@@ -5,9 +5,10 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 from .arrivals cimport Arrival
 from .coordinator cimport Handoff, HandoffStep, TransferTiming
 from .driver cimport Machine
-from .event_buffer cimport EventBuffer
+from .event_buffer cimport Event, EventBuffer
 from .handoff cimport HandoffBook
 from .lanes cimport Envelope, Lane
+from .transfers cimport Transfers
 from .types cimport Terms
 
 
@@ -23,14 +24,9 @@ cdef struct Passage:             # a request from its arrival until it has ended
     int32_t prefill_rank
     int32_t decode_worker        # NONE until the destination is asked for
     int32_t decode_rank
+    double fact_ms               # of its latest fact: a transfer starts when both sides are ready
     bint ended                   # its end is told
     int32_t next_free
-
-
-cdef struct Transfer:
-    double end_ms
-    int64_t number               # of its start: at one time, who started first ends first
-    int64_t request
 
 
 cdef class Disaggregation:
@@ -52,28 +48,32 @@ cdef class Disaggregation:
     cdef int32_t free_passage
     cdef HandoffBook index               # passages by request
     cdef Py_ssize_t scanned              # records already looked at
+    cdef Event* facts                    # (fact_capacity,) records that somebody has to hear of, in order, owned
+    cdef int64_t num_facts
+    cdef int64_t fact_capacity
     cdef Lane commands                   # to be given to machines, in order
     cdef Lane* waiting                   # (number of workers,) commands that wait for the end of a pass, owned
     cdef int64_t num_waiting
-    cdef Transfer* transfers             # (transfer_capacity,) binary min-heap by (end_ms, number), owned
-    cdef int64_t num_transfers
-    cdef int64_t transfer_capacity
-    cdef int64_t next_transfer_number
+    cdef Transfers transfers             # under way
+    cdef bint happened                   # anything, since somebody asked
 
     cdef int32_t find(self, int64_t request) noexcept nogil
     cdef int start(self, Arrival* arrival, double now_ms, int32_t worker, int32_t rank) except -1 nogil
+    cdef int scan(self) except -1 nogil
     cdef int collect(self, double now_ms) except -1 nogil
+    cdef int note_ends(self) except -1 nogil
     cdef bint end_transfer(self, double now_ms) except -1 nogil
-    cdef double next_transfer(self) noexcept nogil
     cdef bint settle(self, PyObject** workers, double now_ms) except -1 nogil
+    cdef bint next_command(self, PyObject** workers, double now_ms, Envelope* envelope) except -1 nogil
     cdef int give(self, Machine machine, Envelope* envelope, double now_ms) except -1 nogil
-    cdef int take_machines(self, tuple machines, EventBuffer out, bint external) except -1
+    cdef int take_machines(self, tuple machines, EventBuffer out, bint external, bint placed) except -1
     cdef int keep_one_cut_each(self, double end_ms) except -1
     cdef int wait_for_pass(self, Envelope* envelope) except -1 nogil
     cdef int pass_over(self, int32_t worker) except -1 nogil
     cdef int refused(self, int64_t request, int32_t kind, double now_ms) except -1 nogil
-    cdef int leave(self, int64_t request, double now_ms) except -1 nogil
+    cdef int leave(self, PyObject** workers, int64_t request, double now_ms) except -1 nogil
     cdef int next_rank(self, bint decode, int32_t* worker, int32_t* rank) noexcept nogil
+    cdef int _hear(self, Event* event, double now_ms) except -1 nogil
     cdef int _fact(self, int32_t at, HandoffStep* step, int status, double now_ms) except -1 nogil
     cdef int _command_told(self, int64_t handoff, int32_t kind, int64_t result, double now_ms) except -1 nogil
     cdef int _act(self, int32_t at, HandoffStep* step, double now_ms) except -1 nogil

@@ -8,7 +8,7 @@ decode. Never decides when a command is given to a machine or when time moves: t
 Source: handoff specification, sections 3 to 5.
 """
 cimport cython
-from libc.math cimport INFINITY, NAN
+from libc.math cimport NAN
 from libc.stdint cimport INT64_MAX
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy
@@ -30,6 +30,7 @@ from .event_buffer cimport (
 )
 from .handoff cimport OWN_ACTIVE
 from .lanes cimport lane_free, lane_pop, lane_push
+from .transfers cimport Transfer, Transfers
 from .types cimport APPLY_ACTIVE, NONE, ceil_div
 
 from .coordinator import MODE_NAMES, ORDER_NAMES
@@ -40,6 +41,10 @@ cdef enum:
 
 cdef inline bint _in_pass(Machine machine) noexcept nogil:
     return machine.phase == PHASE_IN_PASS
+
+
+cdef inline bint _ends_unseen(Machine machine, int32_t rank, int32_t request) noexcept nogil:
+    return machine.engine.ends_unseen(rank, request)
 
 
 cdef inline int32_t _action_of(int32_t kind) noexcept nogil:
@@ -61,10 +66,6 @@ cdef inline int32_t _outcome_of(int64_t result) noexcept nogil:
     if result == RES_ACCEPTED:
         return OUTCOME_ACCEPTED
     return OUTCOME_APPLIED if result == RES_APPLIED else OUTCOME_NOOP
-
-
-cdef inline bint _goes_before(Transfer* a, Transfer* b) noexcept nogil:
-    return a.end_ms < b.end_ms or (a.end_ms == b.end_ms and a.number < b.number)
 
 
 @cython.final
@@ -95,7 +96,7 @@ cdef class Disaggregation:
         self.timing.has_bandwidth = bandwidth_gbps is not None
         self.timing.bandwidth_gbps = 0.0 if bandwidth_gbps is None else bandwidth_gbps
         self.free_passage = NONE
-        self.index = HandoffBook()
+        self.index, self.transfers = HandoffBook(), Transfers()
         self.waiting = <Lane*>calloc(num_prefill_workers + num_decode_workers, sizeof(Lane))
         if self.waiting is NULL:
             raise MemoryError("commands that wait")
@@ -105,7 +106,7 @@ cdef class Disaggregation:
         for i in range(self.top):
             free(self.passages[i].hash_ids)
         free(self.passages)
-        free(self.transfers)
+        free(self.facts)
         lane_free(&self.commands)
         if self.waiting is not NULL:
             for i in range(self.num_prefill_workers + self.num_decode_workers):
@@ -114,40 +115,76 @@ cdef class Disaggregation:
 
     # -- from records to commands -----------------------------------------------------------------
 
-    cdef int collect(self, double now_ms) except -1 nogil:
-        """Tell the coordinators what the records since the last look say."""
+    cdef int scan(self) except -1 nogil:
+        """Keep what the records since the last look say of handoffs; the records may be cleared afterwards."""
         cdef Event* event
-        cdef int32_t at
-        cdef int64_t handoff, tokens, stage
-        cdef HandoffStep step
-        cdef HandoffStatus status
+        cdef Event* grown
         while self.scanned < self.out.count:
             event = &self.out.records[self.scanned]
             self.scanned += 1
-            if event.kind == EV_COMMAND:
-                if event.a >= CMD_SUBMIT_PREFILL:
-                    self._command_told(event.f, <int32_t>event.a, event.b, now_ms)
-            elif event.kind == EV_HANDOFF:
-                stage, handoff, tokens = event.a, event.f, event.b
-                at = self.find(handoff)
-                if at == NONE or (stage != STAGE_SOURCE_HELD and stage != STAGE_DESTINATION_RESERVED):
-                    continue
-                if stage == STAGE_SOURCE_HELD:
-                    self.timing.prompt_tokens = tokens
-                    status = handoff_held(&self.passages[at].course, self.passages[at].course.id, &self.timing, &step)
-                else:
-                    status = handoff_reserved(&self.passages[at].course, self.passages[at].course.id, tokens, &step)
-                self._fact(at, &step, status, now_ms)
-            elif event.kind == EV_TERMINAL:
-                at = self.find(event.request)
-                if at == NONE or self.passages[at].ended:
-                    continue
-                self.passages[at].ended = True
-                if event.worker < self.num_prefill_workers:
-                    status = handoff_give_up(&self.passages[at].course, self.passages[at].course.id, CAUSE_FAILED, &step)
-                    self._fact(at, &step, status, now_ms)
-                else:
-                    self._forget_if_over(at)
+            if not (event.kind == EV_TERMINAL or (event.kind == EV_COMMAND and event.a >= CMD_SUBMIT_PREFILL) or (
+                    event.kind == EV_HANDOFF and (event.a == STAGE_SOURCE_HELD or event.a == STAGE_DESTINATION_RESERVED))):
+                continue
+            if self.num_facts == self.fact_capacity:
+                grown = <Event*>realloc(self.facts, (self.fact_capacity * 2 + 64) * sizeof(Event))
+                if grown is NULL:
+                    with gil:
+                        raise MemoryError("facts of handoffs")
+                self.facts = grown
+                self.fact_capacity = self.fact_capacity * 2 + 64
+            self.facts[self.num_facts] = event[0]
+            self.num_facts += 1
+        return 0
+
+    cdef int collect(self, double now_ms) except -1 nogil:
+        """Tell the coordinators what was seen, and what comes of that."""
+        cdef Event event
+        cdef int64_t i = 0
+        self.scan()
+        while i < self.num_facts:
+            event = self.facts[i]
+            i += 1
+            self._hear(&event, now_ms)
+            self.scan()
+        self.num_facts = 0
+        return 0
+
+    cdef int _hear(self, Event* event, double now_ms) except -1 nogil:
+        cdef int32_t at
+        cdef HandoffStep step
+        cdef HandoffStatus status
+        if event.kind == EV_COMMAND:
+            return self._command_told(event.f, <int32_t>event.a, event.b, now_ms)
+        at = self.find(event.f if event.kind == EV_HANDOFF else event.request)
+        if at == NONE:
+            return 0
+        if event.kind == EV_HANDOFF:
+            self.passages[at].fact_ms = max(self.passages[at].fact_ms, event.t_ms)
+            if event.a == STAGE_SOURCE_HELD:
+                self.timing.prompt_tokens = event.b
+                status = handoff_held(&self.passages[at].course, self.passages[at].course.id, &self.timing, &step)
+            else:
+                status = handoff_reserved(&self.passages[at].course, self.passages[at].course.id, event.b, &step)
+            return self._fact(at, &step, status, now_ms)
+        if self.passages[at].ended:
+            return 0
+        self.passages[at].ended = True
+        if event.worker >= self.num_prefill_workers:
+            return self._forget_if_over(at)
+        status = handoff_give_up(&self.passages[at].course, self.passages[at].course.id, CAUSE_FAILED, &step)
+        return self._fact(at, &step, status, now_ms)
+
+    cdef int note_ends(self) except -1 nogil:
+        """The run is over: nothing follows any more, but who ended has ended."""
+        cdef int64_t i
+        cdef int32_t at
+        self.scan()
+        for i in range(self.num_facts):
+            if self.facts[i].kind == EV_TERMINAL:
+                at = self.find(self.facts[i].request)
+                if at != NONE:
+                    self.passages[at].ended = True
+        self.num_facts = 0
         return 0
 
     cdef int _command_told(self, int64_t handoff, int32_t kind, int64_t result, double now_ms) except -1 nogil:
@@ -174,8 +211,9 @@ cdef class Disaggregation:
                                  OUTCOME_FAILED, 0, &step)
         return self._fact(at, &step, status, now_ms)
 
-    cdef int leave(self, int64_t request, double now_ms) except -1 nogil:
-        """The client has gone. What is no request of the decode worker yet is cleaned up; else it is cancelled there."""
+    cdef int leave(self, PyObject** workers, int64_t request, double now_ms) except -1 nogil:
+        """The client has gone. What is no request of the decode worker yet is cleaned up; else it is cancelled there. A
+        prompt that the pass in flight has rejected stays rejected."""
         cdef int32_t at = self.find(request)
         cdef Passage* passage
         cdef HandoffStep step
@@ -187,6 +225,8 @@ cdef class Disaggregation:
         activation = passage.course.ids[<int>ACT_ACTIVATE_DESTINATION]
         if activation >= 0 and passage.course.outcomes[activation] == OUTCOME_APPLIED:
             return self._send(at, CMD_CANCEL)
+        if _ends_unseen(<Machine>workers[passage.prefill_worker], passage.prefill_rank, passage.request):
+            return 0
         self._end(at, TERM_CANCELLED, REASON_CLIENT, now_ms)
         status = handoff_give_up(&passage.course, passage.course.id, CAUSE_CANCELLED, &step)
         return self._fact(at, &step, status, now_ms)
@@ -204,7 +244,7 @@ cdef class Disaggregation:
         passage.terms.deadline_ms = now_ms + arrival.deadline_after_ms
         passage.prefill_worker, passage.prefill_rank = worker, rank
         passage.decode_worker = passage.decode_rank = NONE
-        passage.ended = False
+        passage.fact_ms, passage.ended = 0.0, False
         self.index.add(arrival.request, at, OWN_ACTIVE)
         handoff_init(&passage.course, id, self.order, 0.0)
         return self._fact(at, &step, handoff_start(&passage.course, &step), now_ms)
@@ -278,65 +318,27 @@ cdef class Disaggregation:
     # -- transfers --------------------------------------------------------------------------------
 
     cdef int _start_transfer(self, int32_t at, int32_t action, double delay_ms, double now_ms) except -1 nogil:
+        """It starts when the later of both sides was ready, however late anybody looked at that."""
         cdef Passage* passage = &self.passages[at]
-        cdef Transfer transfer
-        cdef Transfer* grown
         cdef HandoffStep step
-        cdef int64_t hole, above
         cdef Event* event
-        if self.num_transfers == self.transfer_capacity:
-            grown = <Transfer*>realloc(self.transfers, (self.transfer_capacity * 2 + 16) * sizeof(Transfer))
-            if grown is NULL:
-                with gil:
-                    raise MemoryError("transfers")
-            self.transfers = grown
-            self.transfer_capacity = self.transfer_capacity * 2 + 16
-        transfer.end_ms, transfer.number, transfer.request = now_ms + delay_ms, self.next_transfer_number, passage.request
-        self.next_transfer_number += 1
-        hole = self.num_transfers
-        self.num_transfers += 1
-        while hole > 0:
-            above = (hole - 1) // 2
-            if not _goes_before(&transfer, &self.transfers[above]):
-                break
-            self.transfers[hole] = self.transfers[above]
-            hole = above
-        self.transfers[hole] = transfer
-        event = self.out.emplace(EV_HANDOFF, now_ms, passage.decode_worker, passage.decode_rank, passage.request)
-        event.a, event.f, event.x = STAGE_TRANSFER_STARTED, passage.request, transfer.end_ms
+        self.transfers.add(passage.fact_ms + delay_ms, passage.request)
+        event = self.out.emplace(EV_HANDOFF, passage.fact_ms, passage.decode_worker, passage.decode_rank, passage.request)
+        event.a, event.f, event.x = STAGE_TRANSFER_STARTED, passage.request, passage.fact_ms + delay_ms
         event.b = (passage.course.timing.prompt_tokens if passage.course.timing.mode == TRANSFER_FULL_PROMPT
                    else passage.course.missing_tokens)
         return self._fact(at, &step, handoff_outcome(&passage.course, action, OUTCOME_SCHEDULED, 0, &step), now_ms)
 
-    cdef double next_transfer(self) noexcept nogil:
-        """When the next transfer ends [ms]; INFINITY when none is under way."""
-        return self.transfers[0].end_ms if self.num_transfers > 0 else INFINITY
-
     cdef bint end_transfer(self, double now_ms) except -1 nogil:
         """End the next transfer that is due; False when none is. One whose handoff was given up just ends."""
-        cdef Transfer ended, last
-        cdef int64_t hole = 0
-        cdef int64_t below
+        cdef Transfer ended
         cdef int32_t at
         cdef HandoffStep step
         cdef HandoffStatus status
         cdef Event* event
-        if self.num_transfers == 0 or self.transfers[0].end_ms > now_ms:
+        if not self.transfers.next_due() <= now_ms:
             return False
-        ended = self.transfers[0]
-        self.num_transfers -= 1
-        last = self.transfers[self.num_transfers]
-        while True:
-            below = 2 * hole + 1
-            if below >= self.num_transfers:
-                break
-            if below + 1 < self.num_transfers and _goes_before(&self.transfers[below + 1], &self.transfers[below]):
-                below += 1
-            if not _goes_before(&self.transfers[below], &last):
-                break
-            self.transfers[hole] = self.transfers[below]
-            hole = below
-        self.transfers[hole] = last
+        self.transfers.pop(&ended)
         at = self.find(ended.request)
         if at == NONE or self.passages[at].ended:
             return True
@@ -350,13 +352,21 @@ cdef class Disaggregation:
     # -- giving commands --------------------------------------------------------------------------
 
     cdef bint settle(self, PyObject** workers, double now_ms) except -1 nogil:
-        """Facts, ended transfers and the commands that follow from them, one after the other, until none is left.
+        """Give machines their commands, one after the other, until nothing follows any more; whether anything happened.
 
-        Machines run only as far as a command needs: no pass starts. Whether anything happened.
+        They run only as far as a command needs: no pass starts.
         """
         cdef Envelope envelope
+        while self.next_command(workers, now_ms, &envelope):
+            self.give(<Machine>workers[envelope.worker], &envelope, now_ms)
+        cdef bint happened = self.happened
+        self.happened = False
+        return happened
+
+    cdef bint next_command(self, PyObject** workers, double now_ms, Envelope* envelope) except -1 nogil:
+        """The command to be given next, False when there is none: what follows from facts, then from transfers that
+        have ended. It and its hash ids are the caller's, who gives it before asking for another."""
         cdef int32_t i
-        cdef bint happened = False
         while True:
             self.collect(now_ms)
             if self.num_waiting > 0:
@@ -364,17 +374,16 @@ cdef class Disaggregation:
                     if self.waiting[i].count > 0 and not _in_pass(<Machine>workers[i]):
                         self.pass_over(i)
             if self.commands.count > 0:
-                lane_pop(&self.commands, &envelope)
+                lane_pop(&self.commands, envelope)
                 if (envelope.kind != CMD_SUBMIT_PREFILL and envelope.kind != CMD_RESERVE_DESTINATION
                         and envelope.kind != CMD_CANCEL and _in_pass(<Machine>workers[envelope.worker])):
-                    self.wait_for_pass(&envelope)
+                    self.wait_for_pass(envelope)
                     continue
-                happened = True
-                self.give(<Machine>workers[envelope.worker], &envelope, now_ms)
-                continue
+                self.happened = True
+                return True
             if not self.end_transfer(now_ms):
-                return happened
-            happened = True
+                return False
+            self.happened = True
 
     cdef int give(self, Machine machine, Envelope* envelope, double now_ms) except -1 nogil:
         """Have a machine apply a command, and hear whether it refuses."""
@@ -477,19 +486,19 @@ cdef class Disaggregation:
 
     # -- for Python -------------------------------------------------------------------------------
 
-    cdef int take_machines(self, tuple machines, EventBuffer out, bint external) except -1:
-        """The machines of the fleet, prefill workers first; their replies are read from now on.
+    cdef int take_machines(self, tuple machines, EventBuffer out, bint external, bint placed) except -1:
+        """The machines of the fleet, prefill workers first; their replies are read from now on, unless the caller moves them.
 
         Raises:
-            ValueError: they are not those of the two pools, another buffer is read, or the caller moves or places.
+            ValueError: they are not those of the two pools, another buffer is read, or the caller places rows.
         """
-        if external:
-            raise ValueError("a fleet with handoffs moves its machines and places its rows itself")
+        if placed:
+            raise ValueError("a fleet with handoffs places its rows itself")
         pools = [self.prefill_dp_size] * self.num_prefill_workers + [self.decode_dp_size] * self.num_decode_workers
         if self.out is not out or [machine.engine.dp_size for machine in machines] != pools:
             raise ValueError("the machines are not those of the two pools, or publish elsewhere")
         for machine in machines:
-            (<Machine>machine).keep_replies = True
+            (<Machine>machine).keep_replies = not external  # who moves them hears the replies
         return 0
 
     cdef int keep_one_cut_each(self, double end_ms) except -1:
@@ -510,6 +519,16 @@ cdef class Disaggregation:
             event = self.out.emplace(EV_CUT, end_ms, worker, rank, request)
             event.a, event.x = told.get(request, (0, NAN))
         return 0
+
+    @property
+    def next_transfer_ms(self):
+        """When the next transfer ends [ms]; inf when none is under way."""
+        return self.transfers.next_due()
+
+    @property
+    def has_work(self):
+        """Something was seen that nobody has acted on, or a command is in line."""
+        return self.num_facts > 0 or self.commands.count > 0
 
     def living(self):
         """(request, worker, rank) of everybody who arrived and has not ended, in order of requests: where it decodes or

@@ -34,6 +34,7 @@ cdef class Engine:
     cdef int submit(self, int32_t rank, int32_t request, int64_t n_in, int64_t n_out, const uint64_t* hash_ids,
                     int64_t num_hash_ids, const Terms* terms) except -1 nogil
     cdef int cancel(self, int32_t rank, int32_t request, bint discard, double now_ms, EventBuffer out, bint* suppressed) except -1 nogil
+    cdef bint ends_unseen(self, int32_t rank, int32_t request) noexcept nogil
     cdef int hand_off(self, Envelope* envelope, double now_ms, EventBuffer out) except -1 nogil
     cdef int settle(self) noexcept nogil
     cdef int publish_gauges(self, int32_t rank, EventBuffer out, double now_ms, int64_t queued, bint telemetry_only) except -1 nogil

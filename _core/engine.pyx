@@ -173,6 +173,10 @@ cdef class Engine:
         self.poisoned = False
         return False
 
+    cdef bint ends_unseen(self, int32_t rank, int32_t request) noexcept nogil:
+        """As Scheduler.ends_unseen."""
+        return (<Scheduler>self.ranks[rank]).ends_unseen(request)
+
     cdef int settle(self) noexcept nogil:
         """Start the cadence anew when nothing is left."""
         if not self.in_pass and self.drained():

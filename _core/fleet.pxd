@@ -17,6 +17,7 @@ cdef enum FleetStatus:
     FLEET_PLACE = 6              # a row is due and the caller places it
     FLEET_MOVE = 7               # external: the caller moves the machine of `moving_worker`
     FLEET_CANCEL = 8             # external: a client leaves now, its request has not ended
+    FLEET_SETTLE = 9             # external: handoffs go on, the caller gives the command that is due
 
 
 cdef enum Stage:
@@ -50,6 +51,7 @@ cdef class Fleet(Intake):
     cdef int32_t next_to_move            # external: of the current stage
     cdef readonly int32_t moving_worker  # external: after "move", who is to move
     cdef readonly bint hold_boundary     # external: and whether it stops at a pass boundary
+    cdef readonly bint hold_start        # external: and whether it stops before a pass starts
     cdef int stage
     cdef bint first_round                # of the instant
 
@@ -62,7 +64,7 @@ cdef class Fleet(Intake):
     cdef int end_passes(self) except -1 nogil
     cdef int hand_over(self) except -1 nogil
     cdef int run_machines(self) except -1 nogil
-    cdef int settle(self) except -1 nogil
+    cdef int settled(self, bint happened) except -1 nogil
     cdef bint any_due(self) noexcept nogil
     cdef bint wants_move(self, bint hold_boundary) noexcept nogil
     cdef int place(self, int32_t worker, int32_t rank) except -1 nogil

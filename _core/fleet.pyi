@@ -6,6 +6,7 @@ from .disaggregation import Disaggregation
 from .driver import Machine
 from .event_buffer import EventBuffer
 from .intake import Intake
+from .lanes import Command
 
 STATUS_NAMES: tuple[str, ...]
 
@@ -19,6 +20,7 @@ class Fleet(Intake):
     external: bool
     moving_worker: int
     hold_boundary: bool
+    hold_start: bool
     def __new__(
         cls,
         machines: Iterable[Machine],
@@ -41,6 +43,10 @@ class Fleet(Intake):
         self, worker: int = -1, rank: int = -1, at_ms: float = ..., queued: int = 0, reason: bytes | None = None
     ) -> Handed: ...
     def take_cancel(self) -> tuple[int, int, int]: ...
+    def take_command(self) -> tuple[int, Command] | None: ...
+    def refuse_command(self, request: int, kind: str) -> None: ...
+    def begin_handoff(self, worker: int, command: Command) -> None: ...
+    def leave(self, request: int) -> None: ...
     def note_now(self, ms: float) -> None: ...
     @property
     def next_due_ms(self) -> float: ...

@@ -23,11 +23,11 @@ from .disaggregation cimport Disaggregation
 from .driver cimport PHASE_IDLE, PHASE_IN_PASS, Machine
 from .event_buffer cimport CMD_SUBMIT, EV_CUT, EventBuffer
 from .intake cimport Intake
-from .lanes cimport Envelope, lane_pop, make_cancel
+from .lanes cimport Envelope, command_kind, lane_pop, make_cancel, pack_command, unpack_command
 
 from .arrivals import Handed
 
-STATUS_NAMES = ("done", "needs_rows", "until", "ends", "sample", "full", "place", "move", "cancel")
+STATUS_NAMES = ("done", "needs_rows", "until", "ends", "sample", "full", "place", "move", "cancel", "settle")
 
 
 cdef inline double _deadline(Machine machine) noexcept nogil:
@@ -79,8 +79,9 @@ cdef class Fleet(Intake):
         wake_on_end: `advance` returns "ends" whenever requests ended, before rows of that instant are handed over.
         external: the caller's shells move the machines and own their lanes. `advance` returns "move" for the worker
             `moving_worker`, which is to run at reading `now_ms` until it has to wait (`hold_boundary`: at a pass boundary
-            and behind internal work, too); "place" for every row that is due, taken with `take_next`; "cancel" for every
-            client that leaves, taken with `take_cancel`. Shells that run freely call `note_now` in place of `advance`.
+            and behind internal work, too; `hold_start`: before a pass starts, too); "place" for every row that is due, taken
+            with `take_next`; "cancel" for every client that leaves, taken with `take_cancel`; "settle" when handoffs go on,
+            see `take_command`. Shells that run freely call `note_now` in place of `advance`.
         quiet: nobody reads the records of passes or gauges. Passes in which nothing but steady decode happens then leave
             one QUIET_PASS record each, which says what a collector has to know. Not with handoffs, which may be due
             in between.
@@ -112,7 +113,7 @@ cdef class Fleet(Intake):
             self.shares_tier = self.shares_tier or (<Machine>self.machines[i]).engine.shares_tier
         self.open_turns(<int32_t>len(self.machines), self.machines[0].engine.dp_size)
         if self.disaggregated:
-            self.handoffs.take_machines(self.machines, self.out, external or external_placement)
+            self.handoffs.take_machines(self.machines, self.out, external, external_placement)
 
     def __dealloc__(self):
         free(self.workers)
@@ -160,7 +161,7 @@ cdef class Fleet(Intake):
         """The caller has read the events: forget them."""
         self.find_ends()
         if self.disaggregated:
-            self.handoffs.collect(self.now_ms)
+            self.handoffs.scan()
             self.handoffs.scanned = 0
         self.scanned = 0
         self.out.reset()
@@ -172,7 +173,7 @@ cdef class Fleet(Intake):
         if not -1 <= worker < self.num_workers:
             raise ValueError(f"no worker {worker}")
         if self.disaggregated:
-            self.handoffs.collect(self.now_ms)
+            self.handoffs.note_ends()
         with nogil:
             for i in range(self.num_workers):
                 if worker == -1 or worker == i:
@@ -186,7 +187,7 @@ cdef class Fleet(Intake):
         """Answer to "place" of an external fleet: the row that is due arrives, and is the caller's.
 
         Args:
-            worker, rank: where the caller places it; both -1: round robin.
+            worker, rank: where the caller places it; both -1: round robin, as always with handoffs.
             at_ms: when it arrives [ms]; NaN: at the time it was due. Its client's patience counts from there.
             queued: with `telemetry`, submissions of that rank that wait on the caller's lane, this one not counted.
             reason: as in `place_next`.
@@ -200,14 +201,20 @@ cdef class Fleet(Intake):
         self._check_row_due()
         if at_ms == at_ms and not 0.0 <= at_ms < INFINITY:
             raise ValueError(f"a row cannot arrive at {at_ms} ms")
-        self._settle(&worker, &rank)
+        if self.disaggregated:
+            self.handoffs.next_rank(False, &worker, &rank)
+        else:
+            self._settle(&worker, &rank)
         self.arrivals.pop(&arrival)
-        try:
-            hash_ids = tuple([arrival.hash_ids[i] for i in range(arrival.num_hash_ids)])
-        finally:
-            free(arrival.hash_ids)
         at_ms = arrival.due_ms if at_ms != at_ms else at_ms
         self.arrive(&arrival, at_ms, worker, rank, -1)
+        try:
+            hash_ids = tuple([arrival.hash_ids[i] for i in range(arrival.num_hash_ids)])
+            if self.disaggregated:
+                self.handoffs.start(&arrival, at_ms, worker, rank)
+                arrival.hash_ids = NULL
+        finally:
+            free(arrival.hash_ids)
         if reason is not None:
             self._tell_placement(at_ms, arrival.request, worker, rank, reason)
         if self.telemetry:
@@ -228,7 +235,57 @@ cdef class Fleet(Intake):
         if self.leaving.next_due() > self.now_ms:
             raise ValueError("no cancellation is due")
         self.leaving.pop(&gone)
+        if self.disaggregated:
+            self.handoffs.leave(self.workers, gone.request, self.now_ms)
         return gone.request, gone.worker, gone.rank
+
+    def take_command(self):
+        """Answer to "settle" of an external fleet with handoffs; shells that run freely ask whenever anything happened.
+
+        Returns:
+            (worker, Command): what the caller gives to the shell of that worker before it asks again; under a clock that
+            is told, it moves that shell so far that no pass starts. None: nothing is to be given now.
+
+        Raises:
+            ValueError: no such fleet.
+        """
+        cdef Envelope envelope
+        cdef bint happened
+        self._check_handoffs()
+        if self.handoffs.next_command(self.workers, self.now_ms, &envelope):
+            return envelope.worker, unpack_command(&envelope)
+        happened, self.handoffs.happened = self.handoffs.happened, False
+        if self.stage == STAGE_SETTLE:
+            self.settled(happened)
+        elif happened:
+            self._note_event()
+        return None
+
+    def refuse_command(self, int32_t request, str kind):
+        """The machine refused a command of `take_command`."""
+        self._check_handoffs()
+        self.handoffs.refused(request, command_kind(kind), self.now_ms)
+
+    def begin_handoff(self, int32_t worker, command):
+        """A request arrives that this fleet was never handed: a Command with its place, lengths, hash ids and times."""
+        cdef Envelope envelope
+        cdef Arrival arrival
+        self._check_handoffs()
+        pack_command(command, &envelope)
+        arrival.request, arrival.n_in, arrival.n_out = envelope.request, envelope.n_in, envelope.n_out
+        arrival.hash_ids, arrival.num_hash_ids = envelope.hash_ids, envelope.num_hash_ids
+        arrival.priority = envelope.terms.priority
+        arrival.deadline_after_ms = envelope.terms.deadline_ms - envelope.terms.arrival_ms
+        self.handoffs.start(&arrival, envelope.terms.arrival_ms, worker, envelope.rank)
+
+    def leave(self, int32_t request):
+        """The client of a request leaves now, who is not known to leave here."""
+        self._check_handoffs()
+        self.handoffs.leave(self.workers, request, self.now_ms)
+
+    def _check_handoffs(self):
+        if not self.external or not self.disaggregated:
+            raise ValueError("the fleet gives its commands itself, or has no handoffs")
 
     def note_now(self, double ms):
         """Something happens at `ms` on the clock of shells that run freely; time never goes back.
@@ -298,7 +355,9 @@ cdef class Fleet(Intake):
                 elif self.tell_ends():
                     return FLEET_ENDS
             if self.stage == STAGE_SETTLE:
-                self.settle()
+                if self.external:
+                    return FLEET_SETTLE
+                self.settled(self.handoffs.settle(self.workers, self.now_ms))
                 continue
             if self.stage == STAGE_ARRIVALS:
                 status = self.hand_over()
@@ -336,9 +395,9 @@ cdef class Fleet(Intake):
             if self.sample_ms <= self.now_ms:
                 return FLEET_SAMPLE
 
-    cdef int settle(self) except -1 nogil:
-        """Handoffs go on as far as they can; then the next stage."""
-        if self.handoffs.settle(self.workers, self.now_ms):
+    cdef int settled(self, bint happened) except -1 nogil:
+        """Handoffs have gone on as far as they can: the next stage."""
+        if happened:
             self._note_event()
         if not self.ran:
             self.stage = STAGE_RUN       # rows that are due come in after passes start: so they do on the reference
@@ -393,7 +452,7 @@ cdef class Fleet(Intake):
         cdef double at = min(self.arrivals.next_due(), self.leaving.next_due())
         cdef int32_t i
         if self.disaggregated:
-            at = min(at, self.handoffs.next_transfer())
+            at = min(at, self.handoffs.transfers.next_due())
         for i in range(self.num_workers):
             at = min(at, _deadline(<Machine>self.workers[i]))
         return at
@@ -443,7 +502,7 @@ cdef class Fleet(Intake):
                 return FLEET_CANCEL
             self.leaving.pop(&gone)
             if self.disaggregated:
-                self.handoffs.leave(gone.request, self.now_ms)
+                self.handoffs.leave(self.workers, gone.request, self.now_ms)
             else:
                 self.cancel(&gone)
         return 0
@@ -486,6 +545,7 @@ cdef class Fleet(Intake):
         """Whether the caller has to move another worker in this stage; `moving_worker` is set to it."""
         cdef int32_t worker
         self.hold_boundary = hold_boundary
+        self.hold_start = hold_boundary and self.disaggregated
         while self.next_to_move < self.num_workers:
             worker = self.next_to_move
             self.next_to_move += 1

@@ -37,3 +37,4 @@ cdef void make_cancel(Envelope* envelope, int32_t rank, int32_t request) noexcep
 cdef int push_cancel_behind(Lane* cancel_lane, Envelope* submitted) except -1 nogil
 cdef void lane_free(Lane* lane) noexcept nogil
 cdef int pack_command(object command, Envelope* envelope) except -1
+cdef object unpack_command(Envelope* envelope)

@@ -169,6 +169,21 @@ cdef int pack_command(object command, Envelope* envelope) except -1:
     return 0
 
 
+cdef object unpack_command(Envelope* envelope):
+    """The Command of an envelope, whose hash ids are freed."""
+    cdef int64_t i
+    try:
+        hash_ids = tuple([envelope.hash_ids[i] for i in range(envelope.num_hash_ids)])
+    finally:
+        free(envelope.hash_ids)
+        envelope.hash_ids = NULL
+    return Command(
+        <uint64_t>envelope.command_id, COMMAND_KINDS[envelope.kind], envelope.request, envelope.rank, envelope.n_in,
+        envelope.n_out, hash_ids, bool(envelope.discard), envelope.terms.priority, envelope.terms.arrival_ms,
+        envelope.terms.deadline_ms, envelope.handoff,
+    )
+
+
 def check_command(command):
     """Whether a Command can be given to a machine at all; the machine may still refuse it.
 

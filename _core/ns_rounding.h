@@ -1,4 +1,4 @@
-/* Durations in whole nanoseconds, exactly: no floating-point step decides a rounding.
+/* Durations in whole nanoseconds, exactly: no rounding of a floating-point step decides one.
  *
  * A number of seconds is rounded to whole nanoseconds, to nearest, ties to even, on the exact binary
  * value of the double (spec: engine section 5.4). 128-bit integers hold every product involved:
@@ -18,7 +18,17 @@ static inline mr_u128 mr_seconds_to_ns(double seconds, int *ok)
     uint64_t bits, mantissa;
     int exponent, down;
     mr_u128 product, quotient, rest, half;
+    double ns, fraction;
 
+    if (seconds >= 0.0 && seconds < 8000.0) {
+        /* The product is off by less than 0.001 here, so only a fraction near one half needs the exact way. */
+        ns = seconds * 1e9;
+        fraction = ns - (double)(int64_t)ns;
+        if (fraction < 0.499)
+            return (mr_u128)(int64_t)ns;
+        if (fraction > 0.501)
+            return (mr_u128)((int64_t)ns + 1);
+    }
     if (!(seconds >= 0.0) || seconds >= 18446744073709551616.0) {
         *ok = 0;
         return 0;
@@ -57,11 +67,11 @@ static inline double mr_scaled_ms(double raw_ms, double ratio, int *ok)
     mr_u128 ns = mr_seconds_to_ns(raw_ms / 1000.0, ok);
     double seconds, ms;
 
-    if (ratio > 0.0 && ns > 0)
+    /* Below 2^52 ns the nearest double of a number of seconds leads back to the same ns. */
+    if (ratio > 0.0 && ns > 0 && (ratio != 1.0 || ns >> 52))
         ns = mr_seconds_to_ns(mr_ns_to_seconds(ns) / ratio, ok);
     seconds = mr_ns_to_seconds(ns);
     ms = seconds * 1000.0;
-    /* Below 2^52 ns the nearest double of a number of seconds leads back to the same ns. */
     if (ms / 1000.0 == seconds && !(ns >> 52))
         return ms;
     return mr_ns_to_seconds(mr_seconds_to_ns(ms / 1000.0, ok)) * 1000.0;

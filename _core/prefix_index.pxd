@@ -6,7 +6,7 @@ cdef struct Node:
     uint64_t key            # trace hash id of this step of the trie
     int32_t parent          # node, NONE at the root
     int32_t holders         # children + live requests + cached identities; 0 = forgotten
-    int32_t next_free       # free list link while unused
+    int32_t next            # behind it in its chain of `table`, or in the list of unused nodes
     uint8_t mapped          # reachable by (parent, key): shared. 0: private to one request
     uint16_t watched        # waiting requests whose order depends on what is cached of it
 
@@ -27,7 +27,7 @@ cdef class PrefixIndex:
     cdef int32_t free_node
     cdef int32_t* heads                        # (node_capacity * stride,): primary copy of an identity, NONE = not cached
     cdef uint64_t* hashes                      # (node_capacity * stride,): chain hash, 0 = not computed; NULL unless wanted
-    cdef int32_t* table                        # open addressing, (table_mask + 1,), NONE = empty
+    cdef int32_t* table                        # (table_mask + 1,): chains of nodes by their (parent, key), NONE = empty
     cdef int64_t table_mask
     cdef int64_t table_used
 
@@ -39,6 +39,6 @@ cdef class PrefixIndex:
     cdef void drop(self, int32_t node) noexcept nogil
     cdef int track_hashes(self) except -1
     cdef int32_t _new_node(self, int32_t parent, uint64_t key, uint8_t mapped) except -1 nogil
-    cdef int64_t _slot_of(self, int32_t parent, uint64_t key) noexcept nogil
     cdef int _grow_table(self) except -1 nogil
     cdef void _unmap(self, int32_t node) noexcept nogil
+    cdef bint _is_reachable(self, int32_t node) noexcept nogil

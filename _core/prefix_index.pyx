@@ -77,15 +77,18 @@ cdef class PrefixIndex:
 
     cdef int32_t child(self, int32_t parent, uint64_t key) except -1 nogil:
         """The node reached from `parent` (NONE = root) by `key`, made if missing. Holders are unchanged."""
-        cdef int64_t at = self._slot_of(parent, key)
-        cdef int32_t node = self.table[at]
-        if node != NONE:
-            return node
+        cdef uint64_t spread = _mix(parent, key)
+        cdef int32_t node = self.table[spread & <uint64_t>self.table_mask]
+        while node != NONE:
+            if self.nodes[node].key == key and self.nodes[node].parent == parent:
+                return node
+            node = self.nodes[node].next
         node = self._new_node(parent, key, 1)
-        self.table[at] = node
-        self.table_used += 1
-        if self.table_used * 2 > self.table_mask:
+        if self.table_used > self.table_mask:
             self._grow_table()
+        self.nodes[node].next = self.table[spread & <uint64_t>self.table_mask]
+        self.table[spread & <uint64_t>self.table_mask] = node
+        self.table_used += 1
         return node
 
     cdef int32_t private_node(self, int32_t parent) except -1 nogil:
@@ -106,7 +109,7 @@ cdef class PrefixIndex:
             if self.nodes[node].mapped:
                 self._unmap(node)
             self.nodes[node].watched = 0
-            self.nodes[node].next_free = self.free_node
+            self.nodes[node].next = self.free_node
             self.free_node = node
             self.num_nodes -= 1
             node = parent
@@ -125,7 +128,7 @@ cdef class PrefixIndex:
         cdef int32_t* heads
         cdef uint64_t* hashes
         if node != NONE:
-            self.free_node = self.nodes[node].next_free
+            self.free_node = self.nodes[node].next
         else:
             if self.node_top == self.node_capacity:
                 capacity = max(256, <int64_t>self.node_capacity * 2)
@@ -163,56 +166,38 @@ cdef class PrefixIndex:
         self.num_nodes += 1
         return node
 
-    cdef int64_t _slot_of(self, int32_t parent, uint64_t key) noexcept nogil:
-        """Index in `table` of the node, or of the empty place where it belongs."""
-        cdef int64_t at = <int64_t>(_mix(parent, key) & <uint64_t>self.table_mask)
-        cdef int32_t node
-        while True:
-            node = self.table[at]
-            if node == NONE or (self.nodes[node].key == key and self.nodes[node].parent == parent):
-                return at
-            at = (at + 1) & self.table_mask
-
     cdef int _grow_table(self) except -1 nogil:
-        cdef int64_t old_mask = self.table_mask
-        cdef int32_t* old = self.table
-        cdef int64_t i
-        cdef int32_t node
-        cdef int32_t* grown = <int32_t*>malloc((old_mask + 1) * 2 * sizeof(int32_t))
+        cdef int64_t mask = self.table_mask * 2 + 1
+        cdef int64_t i, at
+        cdef int32_t node, next_node
+        cdef int32_t* grown = <int32_t*>malloc((mask + 1) * sizeof(int32_t))
         if grown is NULL:
             with gil:
                 raise MemoryError("prefix index table")
-        self.table = grown
-        self.table_mask = old_mask * 2 + 1
-        for i in range(self.table_mask + 1):
+        for i in range(mask + 1):
             grown[i] = NONE
-        for i in range(old_mask + 1):
-            node = old[i]
-            if node != NONE:
-                grown[self._slot_of(self.nodes[node].parent, self.nodes[node].key)] = node
-        free(old)
+        for i in range(self.table_mask + 1):
+            node = self.table[i]
+            while node != NONE:
+                next_node = self.nodes[node].next
+                at = <int64_t>(_mix(self.nodes[node].parent, self.nodes[node].key) & <uint64_t>mask)
+                self.nodes[node].next = grown[at]
+                grown[at] = node
+                node = next_node
+        free(self.table)
+        self.table = grown
+        self.table_mask = mask
         return 0
 
     cdef void _unmap(self, int32_t node) noexcept nogil:
-        """Take a node out of the table, closing the gap so that probing needs no tombstones."""
-        cdef int64_t hole = self._slot_of(self.nodes[node].parent, self.nodes[node].key)
-        cdef int64_t at = hole
-        cdef int64_t home
-        cdef int32_t other
+        """Take a node out of its chain."""
+        cdef int32_t* link = &self.table[
+            _mix(self.nodes[node].parent, self.nodes[node].key) & <uint64_t>self.table_mask
+        ]
+        while link[0] != node:
+            link = &self.nodes[link[0]].next
+        link[0] = self.nodes[node].next
         self.table_used -= 1
-        while True:
-            self.table[hole] = NONE
-            while True:
-                at = (at + 1) & self.table_mask
-                other = self.table[at]
-                if other == NONE:
-                    return
-                home = <int64_t>(_mix(self.nodes[other].parent, self.nodes[other].key) & <uint64_t>self.table_mask)
-                # `other` may stay unless its home lies cyclically at or before the hole.
-                if ((at - home) & self.table_mask) >= ((at - hole) & self.table_mask):
-                    break
-            self.table[hole] = other
-            hole = at
 
     def path(self, hash_ids, int64_t num_blocks):
         """Test door: nodes that hold the first `num_blocks` full blocks of a prompt; each is held once.
@@ -253,8 +238,16 @@ cdef class PrefixIndex:
         free_nodes = set()
         while node != NONE:
             free_nodes.add(node)
-            node = self.nodes[node].next_free
+            node = self.nodes[node].next
         return free_nodes
+
+    cdef bint _is_reachable(self, int32_t node) noexcept nogil:
+        cdef int32_t at = self.table[
+            _mix(self.nodes[node].parent, self.nodes[node].key) & <uint64_t>self.table_mask
+        ]
+        while at != NONE and at != node:
+            at = self.nodes[at].next
+        return at == node
 
     def check(self):
         """Walk everything and compare the counts; AssertionError on the first contradiction. O(nodes)."""
@@ -273,7 +266,7 @@ cdef class PrefixIndex:
                 children[parent] += 1
             if self.nodes[node].mapped:
                 mapped += 1
-                assert self.table[self._slot_of(parent, self.nodes[node].key)] == node, "node not reachable"
+                assert self._is_reachable(node), "node not reachable"
         for node in range(self.node_top):
             if node in free_nodes:
                 continue

@@ -91,6 +91,7 @@ cdef class Scheduler:
     cdef bint has_work(self) noexcept nogil
     cdef bint joins(self) noexcept nogil
     cdef bint holds_any(self) noexcept nogil
+    cdef bint ends_unseen(self, int32_t ordinal) noexcept nogil
     cdef int hand_off(self, Envelope* envelope, double now_ms, bint in_pass, EventBuffer out) except -1 nogil
     cdef int after_cancel(self, double now_ms, EventBuffer out) except -1 nogil
     cdef int close_pass(self, EventBuffer out, double end_ms) except -1 nogil

@@ -219,6 +219,10 @@ cdef class Scheduler:
                 return 0
         return 0
 
+    cdef bint ends_unseen(self, int32_t ordinal) noexcept nogil:
+        """Whether a request has ended in the pass in flight, which nobody knows yet."""
+        return self.executed and self._unpublished_end(ordinal) is not NULL
+
     cdef Event* _unpublished_end(self, int32_t ordinal) noexcept nogil:
         """Terminal record of a request in the pass in flight, NULL when it has none there."""
         cdef Py_ssize_t i

@@ -12,6 +12,7 @@ from typing import Any
 import typer
 
 from mocker_replay.cli.app import PROGRAM
+from mocker_replay.cli.plain_words import read_plainly
 from mocker_replay.errors import ClosedPipe, ExitCode, UsageError
 
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
@@ -79,6 +80,9 @@ def command_of(function: Callable[..., Any], verb: str) -> Any:
 
 def run_function(function: Callable[..., Any], verb: str, argv: list[str]) -> int:
     """Read `argv` by the signature of `function` and call it."""
+    plain = read_plainly(function, argv)
+    if plain is not None:
+        return int(function(**plain) or 0)
     command = command_of(function, verb)
     try:
         return int(command.main(argv, prog_name=f"{PROGRAM} {verb}", standalone_mode=False) or 0)

@@ -30,6 +30,16 @@ _DECISIONS: Final = {
     "victim": ("preempted instead of another one", "another one was preempted instead of it"),
     "placement": ("placed elsewhere than in turn", ""),
 }
+# Stage of a handoff -> what time before it counts as, and what time after it.
+_STAGES: Final = {
+    "destination_reserved": ("destination", "transfer"),
+    "transfer_started": ("transfer", "transfer"),
+    "transfer_ended": ("transfer", "activation"),
+    "destination_activated": ("activation", "waiting"),
+}
+# Of a source that has done its part: the request is elsewhere.
+_LEFT_BEHIND: Final = frozenset({"release_source", "cancel_source", "source_released", "source_cancelled"})
+_SUBMISSIONS: Final = ("submit", "submit_prefill")
 _UNTOLD: Final = {
     EventLevel.REQUESTS: (
         "when it was submitted: that time counts as waiting",
@@ -86,7 +96,7 @@ def _lines_about(reader: EventLogReader, request: str) -> Iterator[tuple[int, Ev
                 is_pass = "pass" in event and event["worker"] == worker
             except BROKEN_LINE as exc:
                 raise broken_line(reader, number) from exc
-            if is_meant:
+            if is_meant and event.get("kind") not in _LEFT_BEHIND:
                 worker = event.get("worker", worker)
             if is_meant or is_pass:
                 yield number, event
@@ -123,6 +133,7 @@ class _Story:
         self._mark_ms: float = arrival["t_ms"]  # all time before is told
         self._waits_as = "submission"  # what time outside of the running set counts as
         self._running = False
+        self._comes_whole = False  # to a decode worker: nothing of its prompt is computed there
         self._has_output = False
         self._is_lost = False  # preempted since its last token: computed tokens are to be computed again
         self._prompt_done = 0
@@ -143,8 +154,11 @@ class _Story:
             self._end_pass(event)
         elif kind in (LogEvent.FIRST_TOKEN, LogEvent.TOKENS):
             self._emitted = True
-        elif kind == LogEvent.COMMAND and event["kind"] == "submit":
-            self._tell("submission", event["t_ms"])
+        elif kind == LogEvent.HANDOFF:
+            self._stage(event)
+        elif kind == LogEvent.COMMAND and event["kind"] in _SUBMISSIONS:
+            # A prefill is taken in mid-pass, too, at the time at which that pass started.
+            self._tell("submission", max(event["t_ms"], self._mark_ms) if event["in_pass"] else event["t_ms"])
             self._waits_as = "waiting"
         elif kind in _ENDS:
             self._end(event)
@@ -154,6 +168,22 @@ class _Story:
         words = chosen if event["request"] == self.told.request else passed_over
         text = f"{words} ({event['reason']})"
         self.told.decisions[text] = self.told.decisions.get(text, 0) + 1
+
+    def _stage(self, event: Event) -> None:
+        """One step on the way from a prefill to a decode worker."""
+        stage = event["kind"]
+        if stage == "source_held":
+            self._hold(event["t_ms"])
+        elif stage == "destination_accepted":
+            self.told.worker, self.told.rank = event["worker"], event["rank"]
+        elif stage in _STAGES:
+            before, self._waits_as = _STAGES[stage]
+            self._tell(before, event["t_ms"])
+            self._comes_whole = stage == "destination_activated"
+
+    def _hold(self, t_ms: float) -> None:
+        self._tell_pass()
+        self._running, self._waits_as, self._flight = False, "destination", None
 
     def _tell(self, part: str, end_ms: float, flight: _Flight | None = None) -> None:
         """Time from the mark up to `end_ms` was spent on this; a pass of no length is told all the same."""
@@ -190,7 +220,8 @@ class _Story:
             if request == name:
                 self._tell(self._waits_as, event["t_ms"])
                 self._running = True
-                self._prompt_done = min(reused, self.told.input_tokens)
+                known = self.told.input_tokens if self._comes_whole else reused
+                self._prompt_done, self._comes_whole = min(known, self.told.input_tokens), False
         if self._running:
             self._tell("between_passes", event["t_ms"])
         else:
@@ -254,6 +285,8 @@ class _Outline(_Story):
         kind = event["event"]
         if kind == LogEvent.DECISION:
             self._decided(event)
+        elif kind == LogEvent.HANDOFF:
+            self._stage(event)
         elif kind in _ENDS:
             self._tell(self._doing(), event["t_ms"])
             self._end(event)
@@ -265,7 +298,11 @@ class _Outline(_Story):
                 self.told.preemptions += 1
                 self._waits_as = "preempted"
 
+    def _hold(self, t_ms: float) -> None:
+        self._tell(self._doing(), t_ms)
+        self._running, self._waits_as = False, "destination"
+
     def _doing(self) -> str:
         if not self._running:
             return "waiting" if self._waits_as == "submission" else self._waits_as
-        return "decode" if self._has_output else "prefill"
+        return "decode" if self._has_output or self._comes_whole else "prefill"

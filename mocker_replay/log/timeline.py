@@ -32,6 +32,10 @@ _ENDS: Final = frozenset(
 )  # fmt: skip
 
 
+# Stage of a handoff -> what its request does from then on; those that say nothing new are left out.
+_STAGES: Final = {"source_held": "held", "transfer_started": "transfer", "destination_activated": "waiting"}
+
+
 @dataclass(slots=True)
 class TimelineCounts:
     """What was written."""
@@ -95,6 +99,8 @@ class _Timeline:
             yield from self._arrive(event)
         elif kind in _ENDS:
             yield from self._end(event)
+        elif kind == LogEvent.HANDOFF:
+            yield from self._hand_off(event)
         elif kind in (LogEvent.ADMISSION, LogEvent.FIRST_TOKEN, LogEvent.PREEMPTION):
             yield from self._change(event)
 
@@ -161,7 +167,10 @@ class _Timeline:
 
     def _of(self, event: Event) -> _Request | None:
         """The request of a line: of several with one name the first one at that place."""
-        for request in self._live.get(event["request"], ()):
+        live = self._live.get(event["request"], ())
+        if len(live) == 1:  # wherever it was handed off to
+            return live[0]
+        for request in live:
             if [request.worker, request.rank] == [event["worker"], event["rank"]]:
                 return request
         return None
@@ -170,6 +179,15 @@ class _Timeline:
         """Begin or end of a nestable asynchronous slice; all of one id are one track."""
         where = {"ts": _us(request.ns), **self._where(request.worker, request.rank)}
         return {"name": name, "cat": "request", "ph": phase, "id": request.track, **where, "args": args}
+
+    def _hand_off(self, event: Event) -> Iterator[Event]:
+        request = self._of(event)
+        if request is None or event["kind"] not in _STAGES:
+            return
+        request.ns = max(request.ns, _ns(event["t_ms"]))
+        yield self._async("e", request.phase, request, {})
+        request.phase = _STAGES[event["kind"]]
+        yield self._begin(request)
 
     def _change(self, event: Event) -> Iterator[Event]:
         request = self._of(event)

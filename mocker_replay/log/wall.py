@@ -23,7 +23,12 @@ _CARRIED: dict[str, tuple[str, ...]] = {
     "command_item": ("command_id", "request"),
     "cancel_item": ("command_id", "request", "discard"),
     "boundary_apply": ("command_id", "request", "discard"),
+    "refuse": ("request", "command_kind"),
+    "leave": ("request",),
 }
+# What is done with the handoffs of all workers stands among the steps, of a worker that there is not.
+NO_WORKER = -1
+HANDOFF_STIMULI = ("settle", "refuse", "leave")
 
 
 class StepTaken(NamedTuple):
@@ -37,6 +42,7 @@ class StepTaken(NamedTuple):
     discard: bool = False
     num_cancels: int = 0
     num_commands: int = 0
+    command_kind: int = 0
 
 
 def pack_step(taken: StepTaken) -> list[object]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable
 from typing import Any
 
 from mocker_replay._core.event_buffer import EventBuffer
@@ -18,19 +17,19 @@ from mocker_replay._core.types import EngineError
 from mocker_replay.config import RealtimeOptions, ReplayOptions
 from mocker_replay.errors import ExitCode
 from mocker_replay.events import Want
-from mocker_replay.identity import stable_request_uuid
 from mocker_replay.live.engine import Attachments, LiveEngine
-from mocker_replay.live.errors import LiveError, NotRunning
+from mocker_replay.live.errors import LiveError
 from mocker_replay.live.group import Group
-from mocker_replay.live.operations import Submission
-from mocker_replay.live.rank import Rank, RankConfig
-from mocker_replay.live.request import GenerateRequest, Prompt, Signal
-from mocker_replay.live.stream import RequestStream
+from mocker_replay.live.rank import RankConfig
+from mocker_replay.live.request import Prompt
 from mocker_replay.log.wall import WallRecorder
 from mocker_replay.policies import LoadedPolicy
 from mocker_replay.replay.books import RunBooks, Stopped
 from mocker_replay.replay.interrupt import InterruptFlag, abandon
 from mocker_replay.replay.pools import Pools
+from mocker_replay.replay.realtime_clients import Clients
+from mocker_replay.replay.realtime_clients import Observe as Observe
+from mocker_replay.replay.realtime_handoffs import LiveHandoffs
 from mocker_replay.replay.realtime_view import Views, Watch
 from mocker_replay.replay.sinks import Sinks
 from mocker_replay.replay.tap import Tap
@@ -44,10 +43,6 @@ from mocker_replay.trace import TraceFacts, TraceSource
 
 # Modelled time 0 lies this far behind the start, so that starting up makes no row late.
 _HEAD_START_MS = 20.0
-_NAME_SEED = 0
-
-
-Observe = Callable[[int, Signal, float], None]  # (row, what its client just read, measured time [ms])
 
 
 class RealtimeRun(RunBooks):
@@ -69,21 +64,27 @@ class RealtimeRun(RunBooks):
         self.realtime = realtime
         self.punctuality = Punctuality()
         self._watch = watch
-        self._observe = observe
         self._clock: Clock = MonotonicClock()
         self._nominal = realtime.clock == "nominal"
         self._origin_ns = 0
         self._end_wall_ms = 0.0
         self._engines: list[tuple[LiveEngine, ...]] = []  # by worker
         self._groups: list[Group] = []  # by worker
-        self._clients: set[asyncio.Task[None]] = set()
+        self._clients = Clients(realtime, sinks.name_of, self._wall_ms, observe, self._task_ended)
         self._living: dict[int, tuple[int, int]] = {}  # requests that arrived and have not ended: worker, rank
         self._failure: Exception | None = None  # of anything beside the engines
         self._recorder = WallRecorder()
         self._alarm: Alarm
         self._tap = Tap(
-            self.fleet, self._recorder, self.punctuality, self.consume_with_wall, self._some_ended, self._fail
-        )
+            self.fleet, self._recorder, self.punctuality, self.consume_with_wall, self._some_ended, self._fail,
+            tells_idle=pools.prefill is not None and not self._nominal,
+        )  # fmt: skip
+        self._handoffs: LiveHandoffs | None = None
+        if pools.prefill is not None:
+            self._handoffs = LiveHandoffs(
+                self.fleet, self._recorder, self._groups, self._clients, lambda: self._tap.told(self._wall_ms()),
+                self._note_wall, lambda: self._alarm.ring(), self._fail, measured=not self._nominal,
+            )  # fmt: skip
 
     # -- the run ------------------------------------------------------------------------------------
 
@@ -120,6 +121,8 @@ class RealtimeRun(RunBooks):
             self._end_wall_ms = max(self._wall_ms(), 0.0)
             self._alarm.close()
             self._tap.close()
+            if self._handoffs is not None:
+                self._handoffs.close()
             await self._shut_down(watcher)
         if self._failure is not None:  # a client's last words
             raise self._failure
@@ -141,8 +144,9 @@ class RealtimeRun(RunBooks):
                 origin_ns=self._origin_ns,
                 clear_events=self.fleet.clear_events,
             )
+            config = self.pools.config_of(worker)
             engines = LiveEngine.start_over(
-                machine, [rank] * self.engine.dp_size, group, around, total_blocks=self.engine.num_gpu_blocks
+                machine, [rank] * config.dp_size, group, around, total_blocks=config.num_gpu_blocks
             )
             self._engines.append(engines)
             self._groups.append(group)
@@ -164,7 +168,11 @@ class RealtimeRun(RunBooks):
             status = self.fleet.advance(min(self._wall_ms(), self.until_ms))
             if status == "move":
                 shell = self._groups[self.fleet.moving_worker].driver.shell
-                await shell.move(self.fleet.now_ms, hold_boundary=self.fleet.hold_boundary)
+                await shell.move(
+                    self.fleet.now_ms, hold_boundary=self.fleet.hold_boundary, hold_start=self.fleet.hold_start
+                )
+            elif status == "settle":
+                await self._settle_directed()
             elif status == "place":
                 self._hand_over(math.nan)
             elif status == "cancel":
@@ -181,6 +189,14 @@ class RealtimeRun(RunBooks):
                 await self._alarm.sleep_until(self.fleet.next_instant_ms)
         return False
 
+    async def _settle_directed(self) -> None:
+        """Handoffs go on: one command is given and applied before the next is asked for."""
+        assert self._handoffs is not None, "only handoffs settle"
+        worker = self._handoffs.give_next()
+        if worker is not None:
+            shell = self._groups[worker].driver.shell
+            await shell.move(self.fleet.now_ms, hold_boundary=False, hold_start=True)
+
     async def _free(self, interrupt: InterruptFlag) -> bool:
         """Measured clock: rows are handed over when the clock says so; the machines run by themselves."""
         self.start_workload()
@@ -194,12 +210,19 @@ class RealtimeRun(RunBooks):
                 self.workload.ended(self.fleet, ends)
             elif due_ms <= min(wall_ms, self.until_ms):
                 self._serve_due(wall_ms)
+            elif self._handoffs is not None and self._handoffs.next_transfer_ms <= min(wall_ms, self.until_ms):
+                self._handoffs.settle()
             elif due_ms == math.inf and self._is_at_rest():
                 return True
+            elif due_ms == math.inf and self._nobody_moves():
+                if self._is_stuck():
+                    return True
+                await asyncio.sleep(0)  # what was published last is still being dealt with
             elif wall_ms >= self.until_ms:
                 return False
             else:
-                await self._alarm.sleep_until(min(due_ms, self.until_ms))
+                transfer_ms = math.inf if self._handoffs is None else self._handoffs.next_transfer_ms
+                await self._alarm.sleep_until(min(due_ms, transfer_ms, self.until_ms))
         return False
 
     def _serve_due(self, now_ms: float) -> None:
@@ -209,6 +232,8 @@ class RealtimeRun(RunBooks):
             self._hand_over(now_ms)
         else:
             self._client_leaves()
+        if self._handoffs is not None:
+            self._handoffs.settle()
 
     def _goes_on(self, interrupt: InterruptFlag) -> bool:
         """Whether nobody has interrupted the run.
@@ -225,12 +250,28 @@ class RealtimeRun(RunBooks):
         return not interrupt.raised
 
     def _is_at_rest(self) -> bool:
-        """Nobody waits for a request, and no pass is in flight that a client has left."""
+        """Nobody waits for a request, and no pass is in flight that a client has left, no source held."""
+        if self._handoffs is not None and not self._handoffs.at_rest:
+            return False
         return not self._living and all(machine.phase_name == "idle" for machine in self.fleet.machines)
+
+    def _is_stuck(self) -> bool:
+        """Activated requests stand in each other's way, and nothing is left that could change that; the end of the run
+        finds them (docs/handoff.md, section 5)."""
+        return all(group.driver.shell.waits_for_command for group in self._groups)
+
+    def _nobody_moves(self) -> bool:
+        """No transfer is under way and all machines are idle, which ends the run if all is dealt with."""
+        if self._handoffs is None or not self._handoffs.nothing_is_due:
+            return False
+        return all(machine.phase_name == "idle" for machine in self.fleet.machines)
 
     def _cut(self) -> None:
         """Say which requests the run leaves behind: those of the engines, then those on their way to one."""
-        for worker in range(len(self._groups)):
+        if self._handoffs is not None:
+            self._handoffs.close()
+            self.fleet.publish_cuts()  # the handoffs know of those that are on their way, too
+        for worker in range(len(self._groups) if self._handoffs is None else 0):
             first = len(self.fleet.out)
             self.fleet.publish_cuts(worker)
             told = set(self.fleet.out.records_array()["request"][first:].tolist())
@@ -252,11 +293,8 @@ class RealtimeRun(RunBooks):
                 continue
         if watcher is not None:
             watcher.cancel()
-        if self.realtime.reader_delay_ms:
-            # Who reads slowly may have an hour's worth of tokens; what is unread by now is of no interest.
-            for client in self._clients:
-                client.cancel()
-        if tasks := [*self._clients] + ([] if watcher is None else [watcher]):
+        self._clients.stop_slow_readers()
+        if tasks := self._clients.tasks() + ([] if watcher is None else [watcher]):
             await asyncio.wait(tasks)
         self._forget_engines()
 
@@ -284,12 +322,14 @@ class RealtimeRun(RunBooks):
         self.consume_with_wall(self.fleet.out, wall_ms)
         self.fleet.clear_events()
         self._living[handed.request] = handed.worker, handed.rank
+        if self._handoffs is not None:
+            return  # its client reads where it is decoded
         rank = self._groups[handed.worker].ranks[handed.rank]
-        stream, submission = self._submit(rank, handed)
-        client = asyncio.get_running_loop().create_task(self._read(handed.request, stream, submission))
-        self._clients.add(client)
-        client.add_done_callback(self._clients.discard)
-        client.add_done_callback(self._task_ended)
+        registration, stream = self._clients.prepare(
+            rank, handed.request, Prompt(handed.input_tokens, handed.hash_ids), handed.output_tokens, handed.priority,
+            (handed.arrival_ms, handed.deadline_ms),
+        )  # fmt: skip
+        self._clients.start(handed.request, stream, rank.submit(registration))
 
     def _taken(self, at_ms: float) -> Handed:
         worker, dp_rank, reason = self._place()
@@ -307,42 +347,11 @@ class RealtimeRun(RunBooks):
             return chosen.worker, chosen.rank, None
         return -1, -1, None
 
-    def _submit(self, rank: Rank, handed: Handed) -> tuple[RequestStream, Submission]:
-        name = self.sinks.name_of(handed.request)
-        client_id = stable_request_uuid(_NAME_SEED, name)
-        while rank.routes.by_client(client_id) is not None:
-            # Two rows of one name may be in flight; their clients are two.
-            name += f"#{handed.request}"
-            client_id = stable_request_uuid(_NAME_SEED, name)
-        request = GenerateRequest(max_output_tokens=handed.output_tokens, client_id=client_id, priority=handed.priority)
-        registration, stream = rank.prepare(
-            request,
-            scheduler_id=handed.request,
-            prompt=Prompt(handed.input_tokens, handed.hash_ids),
-            times=(handed.arrival_ms, handed.deadline_ms),
-        )
-        return stream, rank.submit(registration)
-
-    async def _read(self, row: int, stream: RequestStream, submission: Submission) -> None:
-        """A client: reads its tokens, as slowly as it was told to."""
-        delay_s = self.realtime.reader_delay_ms / 1000.0
-        async with stream:
-            try:
-                await submission.wait()
-            except NotRunning:
-                return
-            if self.realtime.output_buffering == "full" and not delay_s and self._observe is None:
-                # Whether tokens are read one by one cannot be told apart, and costs a turn of the loop each.
-                await stream.until_ended()
-                return
-            while (signal := await stream.recv()) is not None:
-                if self._observe is not None:
-                    self._observe(row, signal, self._wall_ms())
-                if delay_s:
-                    await asyncio.sleep(delay_s)
-
     def _client_leaves(self) -> None:
         """A client whose patience is at its end cancels its request."""
+        if self._handoffs is not None:
+            self._handoffs.leave()
+            return
         request, worker, dp_rank = self.fleet.take_cancel()
         rank = self._groups[worker].ranks[dp_rank]
         route = rank.routes.by_scheduler(request)
@@ -381,11 +390,14 @@ class RealtimeRun(RunBooks):
             self.router.consume(events)
         if self.placement is not None:
             self.placement.consume(events)
+        if self._handoffs is not None and not self._nominal:
+            self._handoffs.settle_soon()
 
     def _start_watcher(self) -> asyncio.Task[None] | None:
         if self._watch is None:
             return None
-        total_blocks = self.engine.num_gpu_blocks * self.engine.dp_size * self.options.num_workers
+        configs = [self.pools.config_of(worker) for worker in range(self.pools.num_workers)]
+        total_blocks = sum(config.num_gpu_blocks * config.dp_size for config in configs)
         views = Views(self.facts.num_rows, total_blocks, self.punctuality, self.collector.gauges, self._wall_ms)
         watcher = asyncio.get_running_loop().create_task(views.show(self._watch), name="view of a replay")
         watcher.add_done_callback(self._task_ended)
@@ -396,6 +408,11 @@ class RealtimeRun(RunBooks):
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
             self._fail(error)
+
+    def _note_wall(self) -> None:
+        """What is done to the handoffs on a measured clock is done now."""
+        if not self._nominal:
+            self.fleet.note_now(max(self._wall_ms(), 0.0))
 
     def _wall_ms(self) -> float:
         """Wall time since modelled time 0 [ms]; negative during the head start."""

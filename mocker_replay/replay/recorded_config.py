@@ -13,12 +13,20 @@ from mocker_replay.config import EngineConfig, TimingCallable
 from mocker_replay.errors import UsageError
 
 
-def recorded_config(document: Any, where: str, timing_model: TimingCallable | None = None) -> EngineConfig:
+def recorded_config(
+    document: Any,
+    where: str,
+    timing_model: TimingCallable | None = None,
+    *,
+    role: str = "aggregated",
+    key: str = "config",
+) -> EngineConfig:
     """Read a configuration as `EngineConfig.to_mapping` wrote it.
 
     Args:
         where: what holds the record, for messages.
         timing_model: the user's own model, where the record only names it; else it is imported by its name.
+        role: of the workers, as `worker_type` says. key: where the record has it.
 
     Raises:
         UsageError: no configuration, or a timing model that cannot be had.
@@ -26,7 +34,7 @@ def recorded_config(document: Any, where: str, timing_model: TimingCallable | No
     """
     engine = document.get("engine") if isinstance(document, dict) else None
     if not isinstance(document, dict) or not isinstance(engine, dict):
-        raise UsageError(f"{where}: config: must be the engine configuration of the run (got {document})")
+        raise UsageError(f"{where}: {key}: must be the engine configuration of the run (got {document})")
     model = engine.get("timing_model")
     kind = model.get("type") if isinstance(model, dict) else None
     if timing_model is not None and kind != "callback":
@@ -34,8 +42,8 @@ def recorded_config(document: Any, where: str, timing_model: TimingCallable | No
     if isinstance(model, dict) and kind == "callback":
         found = timing_model if timing_model is not None else _imported(model.get("callable"), where)
         document = {**document, "engine": {**engine, "timing_model": found}}
-    config = EngineConfig.from_mapping(document, f"{where}: config")
-    config.require_supported()
+    config = EngineConfig.from_mapping(document, f"{where}: {key}")
+    config.require_supported(role)
     return config
 
 

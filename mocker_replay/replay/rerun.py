@@ -22,9 +22,9 @@ from mocker_replay.config import TimingCallable
 from mocker_replay.events import EventKind, EventLevel, LogEvent, RunEnd
 from mocker_replay.log.reader import EventLogReader, LogError
 from mocker_replay.log.records import append_records
-from mocker_replay.log.wall import StepTaken, read_step, read_wall
+from mocker_replay.log.wall import HANDOFF_STIMULI, NO_WORKER, StepTaken, read_step, read_wall
 from mocker_replay.replay.build import build_fleet
-from mocker_replay.replay.pools import Pools
+from mocker_replay.replay.rerun_handoffs import HandoffScript
 from mocker_replay.replay.rerun_header import read_header
 from mocker_replay.replay.rerun_result import Difference, RerunResult
 from mocker_replay.replay.rerun_script import Script
@@ -68,22 +68,27 @@ class _Rerun:
     def __init__(self, log: EventLogReader, timing_model: TimingCallable | None) -> None:
         self._log = log
         self._header = read_header(log, timing_model)
-        self._num_workers, dp_size = self._header.num_workers, self._header.config.dp_size
+        pools = self._header.pools
+        self._num_workers, dp_size = pools.num_workers, pools.dp_size
         policy = self._header.policy
         with_terms = not policy.is_fcfs
         self._encoder = LogEncoder(self._header.level, self._num_workers, dp_size, with_terms)
         wants_kv = self._header.level == EventLevel.KV
         self._fleet = build_fleet(
-            Pools(self._header.config, self._num_workers),
+            pools,
             trace_block_size=self._header.trace_block_size,
             want=self._encoder.wants,
             telemetry=False,
             wake_on_end=False,
+            external=pools.prefill is not None,
             block_tokens=self._block_tokens if wants_kv else None,
             policy=policy.scheduling,
         )
         self._names: dict[int, str] | None = {} if wants_kv else None  # by row, for the hashes of generated blocks
-        self._script = Script(self._num_workers, dp_size, self._header.num_rows)
+        self._handoffs: HandoffScript | None = None
+        if pools.prefill is not None:
+            self._handoffs = HandoffScript(self._fleet, self._header.num_rows)
+        self._script = self._handoffs or Script(self._num_workers, dp_size, self._header.num_rows)
         self._made: deque[bytes] = deque()  # lines of the rerun that the log has yet to show
         self._seq = 0  # of the line that is due
         self._num_steps = 0
@@ -205,6 +210,9 @@ class _Rerun:
                 taken = read_step(packed)
             except ValueError as exc:
                 raise self._refuse(f"wall.steps: {exc}") from None
+            if self._handoffs is not None and taken.worker == NO_WORKER and taken.stimulus in HANDOFF_STIMULI:
+                self._handoff_step(self._handoffs, taken, bare)
+                continue
             if not 0 <= taken.worker < self._num_workers:
                 raise self._refuse(f"wall.steps: the run had {self._num_workers} workers, from 0 (got {packed})")
             self._step(taken, bare)
@@ -234,6 +242,16 @@ class _Rerun:
             self._stopped = f"worker {taken.worker}: {step.error}"
         if taken.stimulus == "boundary_apply":
             append_records(self._fleet.out, machine.boundary_events.records_array())
+        if len(self._fleet.out):
+            self._encode()
+
+    def _handoff_step(self, handoffs: HandoffScript, taken: StepTaken, bare: bytes | None) -> None:
+        """Something was done to the handoffs, between the steps of machines."""
+        try:
+            handoffs.take(taken)
+        except LookupError as exc:
+            raise self._differs(exc.args[0], bare, None) from None
+        self._num_steps += 1
         if len(self._fleet.out):
             self._encode()
 
@@ -277,7 +295,9 @@ class _Rerun:
         self._fleet.publish_cuts()
         records = out.records_array()
         self._fleet.clear_events()
-        for worker in range(self._num_workers):
+        if self._handoffs is not None:  # one cut each, wherever it is
+            append_records(out, records, t_ms=t_ms)
+        for worker in range(self._num_workers if self._handoffs is None else 0):
             told = records[records["worker"] == worker]
             append_records(out, told, t_ms=t_ms)
             rows = set(told["request"].tolist())

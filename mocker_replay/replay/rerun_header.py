@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mocker_replay.config import EngineConfig, TimingCallable
+from mocker_replay.config import TimingCallable
 from mocker_replay.errors import UsageError
 from mocker_replay.events import EventLevel
 from mocker_replay.log.reader import EventLogReader, LogError
 from mocker_replay.policies import FCFS, LoadedPolicy, load_policy
+from mocker_replay.replay.pools import Pools
 from mocker_replay.replay.recorded_config import recorded_config
 
 _MAX_RANKS = 65_536  # far beyond any run; each rank costs memory before the first request
@@ -22,10 +23,9 @@ _MAX_ROWS = 2**31 - 1
 class RecordedRun:
     """The header of a realtime log, checked."""
 
-    config: EngineConfig
+    pools: Pools
     level: str
     clock: str  # measured or nominal
-    num_workers: int
     num_rows: int  # of the trace
     trace_block_size: int  # tokens a hash id stands for
     policy: LoadedPolicy
@@ -51,16 +51,28 @@ def read_header(log: EventLogReader, timing_model: TimingCallable | None = None)
     level = log.header.get("level")
     if level not in list(EventLevel):
         raise _refuse(log, "level", level, f"must be one of {', '.join(EventLevel)}")
-    config = recorded_config(log.header.get("config"), log.name, timing_model)
     return RecordedRun(
-        config=config,
+        pools=_pools(log, timing_model),
         level=str(level),
         clock=str(wall.get("clock")),
-        num_workers=_whole(log, "options", "num_workers", _MAX_RANKS // config.dp_size),
         num_rows=_whole(log, "trace", "rows", _MAX_ROWS),
         trace_block_size=_whole(log, "trace", "trace_block_size", _MAX_ROWS),
         policy=_policy(log),
     )
+
+
+def _pools(log: EventLogReader, timing_model: TimingCallable | None) -> Pools:
+    if "prefill_config" not in log.header:
+        config = recorded_config(log.header.get("config"), log.name, timing_model)
+        return Pools(config, _whole(log, "options", "num_workers", _MAX_RANKS // config.dp_size))
+    prefill, decode = (
+        recorded_config(log.header.get(key), log.name, timing_model, role=role, key=key)
+        for key, role in (("prefill_config", "prefill"), ("config", "decode"))
+    )
+    most = _MAX_RANKS // 2 // max(prefill.dp_size, decode.dp_size)
+    num_prefill = _whole(log, "options", "num_prefill_workers", most)
+    num_workers = num_prefill + _whole(log, "options", "num_decode_workers", most)
+    return Pools(decode, num_workers, prefill, num_prefill)
 
 
 def _policy(log: EventLogReader) -> LoadedPolicy:

@@ -55,8 +55,19 @@ class Script:
             raise LookupError(f"row {arrived.row} arrives, but did before")
         self._rank_of.extend([-1] * (arrived.row + 1 - len(self._rank_of)))
         self._rank_of[arrived.row] = arrived.command.rank
-        self._on_lane[arrived.worker][arrived.row] = arrived.command
+        self._place(arrived)
         return arrived
+
+    def _place(self, arrived: Arrived) -> None:
+        self._on_lane[arrived.worker][arrived.row] = arrived.command
+
+    def _cancelled_rank(self, row: int) -> int:
+        """Rank at which a row is cancelled, -1 where that cannot be."""
+        return self._rank(row)
+
+    def _command_taken(self, taken: StepTaken) -> Command | None:
+        """What a step took from the lane of its worker, None where it is not there."""
+        return self._on_lane[taken.worker].pop(taken.request, None)
 
     def _rank(self, row: int) -> int:
         """Rank of a row that arrived, else -1."""
@@ -97,14 +108,14 @@ class Script:
             LookupError: its row did not arrive; the message says so.
         """
         if taken.stimulus == "command_item":
-            submission = self._on_lane[taken.worker].pop(taken.request, None)
+            submission = self._command_taken(taken)
             if submission is None:
                 raise LookupError(
                     f"row {taken.request} is submitted, but does not wait on the lane of worker {taken.worker}"
                 )
             return submission._replace(command_id=taken.command_id)
         if taken.stimulus in ("cancel_item", "boundary_apply"):
-            rank = self._rank(taken.request)
+            rank = self._cancelled_rank(taken.request)
             if rank < 0:
                 raise LookupError(f"row {taken.request} is cancelled, but did not arrive")
             return Command(taken.command_id, "cancel", taken.request, rank, discard=taken.discard)

@@ -146,8 +146,6 @@ def _refuse_of_pools(
         return
     if facts.graph is not None or options.trace_format in DELTA_FORMATS:
         raise UsageError(f"trace_format {options.trace_format} is not built yet for prefill and decode workers")
-    if realtime is not None:
-        raise UsageError("mode realtime is not built yet for prefill and decode workers; run them accelerated")
     if policy.placing is not None:
         raise UsageError(f"policy {policy.name} places requests, which is not built yet for prefill and decode workers")
 

@@ -26,6 +26,7 @@ class Tap:
     Args:
         consume: takes the records of a step, with the measured time [ms].
         on_end: called with the requests that ended, and with none after each step taken while none is in flight.
+        tells_idle: also with none after each step that leaves a machine idle.
         on_failure: called when a step could not be dealt with; nothing is taken after that.
     """
 
@@ -37,6 +38,8 @@ class Tap:
         consume: Callable[[EventBuffer, float], None],
         on_end: Callable[[list[int]], None],
         on_failure: Callable[[Exception], None],
+        *,
+        tells_idle: bool = False,
     ) -> None:
         self._fleet = fleet
         self._recorder = recorder
@@ -44,6 +47,7 @@ class Tap:
         self._consume = consume
         self._on_end = on_end
         self._on_failure = on_failure
+        self._tells_idle = tells_idle
         self._closed = False
 
     def of_worker(self, worker: int) -> Observer:
@@ -67,6 +71,19 @@ class Tap:
             self._closed = True
             self._on_failure(exc)
 
+    def told(self, wall_ms: float) -> None:
+        """Records that no step made: of handoffs, between the steps of machines."""
+        events = self._fleet.out
+        if self._closed or not len(events):
+            return
+        ended = events.requests_of(_TERMINAL)
+        if ended:
+            self._punctuality.in_flight.change(-len(ended), wall_ms)
+        self._consume(events, wall_ms)
+        self._fleet.clear_events()
+        if ended:
+            self._on_end(ended)
+
     def _take(self, worker: int, given: Given, deadline_ms: float | None, wall_ms: float, events: EventBuffer) -> None:
         _record(self._recorder, worker, given)
         if given.stimulus == "pass_timer" and deadline_ms is not None:
@@ -83,7 +100,8 @@ class Tap:
                 self._fleet.clear_events()
             else:
                 self._consume(events, wall_ms)
-        if ended or not self._punctuality.in_flight.now:
+        idle = self._tells_idle and self._fleet.machines[worker].phase_name == "idle"
+        if ended or idle or not self._punctuality.in_flight.now:
             self._on_end(ended)
 
 

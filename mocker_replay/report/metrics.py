@@ -5,19 +5,18 @@ requests count; docs/metrics.md does.
 
 Sums over requests are taken from left to right: in trace-row order for a mean, in ascending order for a deviation. The
 reference does the latter too, and adds the former in an order that changes from run to run, so a bit-equal deviation
-and a mean within its own wobble are what can be had. Pooled gaps are added exactly (`math.fsum`), in any order.
+and a mean within its own wobble are what can be had. Pooled gaps are added exactly (`_core.sums`), in any order.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from mocker_replay._core.sums import exact_weighted_square_sum, exact_weighted_sum, running_square_sum, running_sum
 from mocker_replay.report.facts import COMPLETED, Columns
 
 Float64s = npt.NDArray[np.float64]
@@ -26,27 +25,11 @@ Bools = npt.NDArray[np.bool_]
 
 STATISTICS: Final = ("mean", "min", "max", "median", "p75", "p90", "p95", "p99", "std")
 PERCENTILES: Final = {"median": 50, "p75": 75, "p90": 90, "p95": 95, "p99": 99}
-_CHUNK: Final = 65_536  # samples turned into Python floats at a time: an exact sum in flat memory
 
 
 def nearest_rank(n: int, percent: float) -> int:
     """Index (from 0) of a percentile among `n` ascending samples: floor((n - 1) * percent / 100 + 0.5)."""
     return math.floor((n - 1) * percent / 100 + 0.5)
-
-
-def exact_sum(values: Float64s) -> float:
-    """Sum of all values, rounded once."""
-    return math.fsum(itertools.chain.from_iterable(_floats(values)))
-
-
-def _floats(values: Float64s) -> Iterator[list[float]]:
-    for start in range(0, len(values), _CHUNK):
-        yield values[start : start + _CHUNK].tolist()
-
-
-def running_sum(values: Float64s) -> float:
-    """Sum of all values, added one by one from the left."""
-    return float(np.add.accumulate(values)[-1])
 
 
 def describe(values: Float64s) -> dict[str, float]:
@@ -62,12 +45,11 @@ def describe(values: Float64s) -> dict[str, float]:
     if n == 0:
         return dict.fromkeys(STATISTICS, 0.0)
     ascending = np.sort(values)
-    deviations = ascending - running_sum(ascending) / n
     described = {
         "mean": running_sum(values) / n,
         "min": float(ascending[0]),
         "max": float(ascending[-1]),
-        "std": math.sqrt(running_sum(deviations * deviations) / n),
+        "std": math.sqrt(running_square_sum(ascending, running_sum(ascending) / n) / n),
     }
     for name, percent in PERCENTILES.items():
         described[name] = float(ascending[nearest_rank(n, percent)])
@@ -88,12 +70,12 @@ def describe_weighted(values: Float64s, weights: Int64s) -> dict[str, float]:
         return dict.fromkeys(STATISTICS, 0.0)
     positions = np.cumsum(weights)
     n = int(positions[-1])
-    mean = exact_sum(values * weights) / n
+    mean = exact_weighted_sum(values, weights) / n
     described = {
         "mean": mean,
         "min": float(values[0]),
         "max": float(values[-1]),
-        "std": math.sqrt(exact_sum((values - mean) ** 2 * weights) / n),
+        "std": math.sqrt(exact_weighted_square_sum(values, mean, weights) / n),
     }
     for name, percent in PERCENTILES.items():
         rank = nearest_rank(n, percent)

@@ -71,6 +71,13 @@ class Hold(enum.Enum):
     FREE = 0  # everything, when the clock says so
     HELD = 1  # nothing
     BOUNDARY = 2  # everything except finishing a boundary, or going on after internal work
+    START = 3  # everything except starting a pass
+    BOTH = 4  # neither of the two
+
+
+_HOLDS: Final = {
+    (False, False): Hold.FREE, (True, False): Hold.BOUNDARY, (False, True): Hold.START, (True, True): Hold.BOTH,
+}  # fmt: skip
 
 
 class RealtimeShell:
@@ -141,6 +148,12 @@ class RealtimeShell:
         """Commands on the command lane, which the machine has not seen."""
         return [queued.command for queued in self.commands.items()]
 
+    @property
+    def waits_for_command(self) -> bool:
+        """Only a command could move the machine, none is on its way, and all that was published has been dealt with."""
+        on_the_way = self._outbox or self.events.unsettled or len(self.commands) or len(self.cancels)
+        return not on_the_way and self.machine.phase_name == "idle" and self._internal_ms is None
+
     # -- running ------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -167,18 +180,19 @@ class RealtimeShell:
         if self.error is not None:
             raise DriverError(self.error)
 
-    async def move(self, now_ms: float, *, hold_boundary: bool) -> None:
+    async def move(self, now_ms: float, *, hold_boundary: bool, hold_start: bool = False) -> None:
         """Let a directed machine run at one instant until it has to wait and its consumer has dealt with everything.
 
         Args:
             hold_boundary: stop when the consumer wants to finish the boundary of a pass, and behind internal work: what
                 arrives at this instant comes before the next pass.
+            hold_start: stop before a pass starts; commands that are there are applied one by one.
         """
         assert isinstance(self.readings, Directed), "only a directed shell is moved"
         if self.token.cancelled:
             return
         self.readings.now_ms = now_ms
-        self._hold = Hold.BOUNDARY if hold_boundary else Hold.FREE
+        self._hold = _HOLDS[hold_boundary, hold_start]
         try:
             while not self.stopped and not self.token.cancelled:
                 await self._take_all()
@@ -215,7 +229,17 @@ class RealtimeShell:
             return False
         if self.machine.phase_name != "at_boundary":
             return True
-        return self._hold is Hold.BOUNDARY and self._slot is not None and self._slot.request is not None
+        return self._holds_boundary() and self._slot is not None and self._slot.request is not None
+
+    def _holds_boundary(self) -> bool:
+        return self._hold is Hold.BOUNDARY or self._hold is Hold.BOTH
+
+    def _may_start(self) -> bool:
+        """The lanes are sampled before a pass, after which it starts; or after one, which nobody holds back."""
+        held = (
+            self._hold is Hold.START or self._hold is Hold.BOTH or (self._hold is Hold.BOUNDARY and self._behind_work)
+        )
+        return not held or self.machine.phase_name != "snapshot"
 
     # -- waiting ------------------------------------------------------------------------------------
 
@@ -284,12 +308,12 @@ class RealtimeShell:
             "published": lambda wall_ms: self._is_published(),
             "publish_closed": lambda wall_ms: self.events.reader_gone,
             "boundary_apply": lambda wall_ms: self._is_asked("apply"),
-            "boundary_finish": lambda wall_ms: self._hold is not Hold.BOUNDARY and self._is_asked("finish"),
+            "boundary_finish": lambda wall_ms: not self._holds_boundary() and self._is_asked("finish"),
             "boundary_dropped": lambda wall_ms: (
                 self._slot is not None and self._slot.dropped and self._slot.request is None
             ),
             "lane_empty": always,  # the lane's items come before it
-            "lane_counts": lambda wall_ms: not (self._hold is Hold.BOUNDARY and self._behind_work),
+            "lane_counts": lambda wall_ms: self._may_start(),
             "yielded": always,
             "go": always,
         }

@@ -1,7 +1,8 @@
 """Mooncake JSONL: one request a line, optionally in sessions.
 
 Decides how a file becomes row batches, in two readings: `scan` finds all faults and the facts, `batches`
-delivers the rows. Neither keeps rows; both keep one small record per named session.
+delivers the rows. Both keep one small record per named session. The rows of a small file are kept from the first
+reading to the second, which then needs no file.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from mocker_replay._core.mooncake_lines import MooncakeLines
 from mocker_replay.trace.base import Int64s, RowBatch, TraceFacts
 from mocker_replay.trace.block_ids import MAX_MISSING_IDS, exact_ids
 from mocker_replay.trace.faults import FaultList, whole_file_error
+from mocker_replay.trace.kept_rows import KeptRows
 from mocker_replay.trace.line_file import Lines
 from mocker_replay.trace.mooncake_columns import Columns, num_trace_blocks, read_columns
 from mocker_replay.trace.mooncake_row import MooncakeRules
@@ -37,6 +39,7 @@ class MooncakeTrace:
         self._facts: TraceFacts | None = None
         self._scanner = MooncakeLines()
         self._first_private_id = 0  # above all ids of the file, once scanned
+        self._kept: KeptRows | None = None  # in blocks of SCAN_ROWS; None: not scanned
 
     def __enter__(self) -> MooncakeTrace:
         return self
@@ -59,8 +62,7 @@ class MooncakeTrace:
         faults = FaultList(self._file.shown_path, self._file.locate)
         sessions = SessionTable(self._rules, faults)
         first_row, next_private_id = 0, self._first_private_id
-        for block in self._file.blocks(max_rows):
-            columns = read_columns(block, self._rules, faults, self._scanner, is_checked=True)
+        for columns in self._columns(max_rows, faults):
             batch = self._batch(columns, sessions, first_row, next_private_id)
             if faults:
                 break
@@ -70,6 +72,14 @@ class MooncakeTrace:
                 yield batch
         if faults or self._file.digest != facts.digest:
             raise whole_file_error(self._file.shown_path, "must not change while it is replayed, but did")
+
+    def _columns(self, max_rows: int, faults: FaultList) -> Iterator[Columns]:
+        """The rows for a second time, at most `max_rows` at once."""
+        if self._kept is not None and self._kept.is_whole and max_rows >= SCAN_ROWS:
+            yield from self._kept
+            return
+        for block in self._file.blocks(max_rows):
+            yield read_columns(block, self._rules, faults, self._scanner, is_checked=True)
 
     def repaired(self, *, drop: bool = False) -> Repaired:
         """A copy without faults, and what was done to it; see `mocker_replay.trace.repair`."""
@@ -81,18 +91,21 @@ class MooncakeTrace:
         faults = FaultList(self._file.shown_path, self._file.locate)
         sessions = SessionTable(self._rules, faults)
         tally = Tally()
+        kept = KeptRows()
         for block in self._file.blocks(SCAN_ROWS):
             columns = read_columns(block, self._rules, faults, self._scanner)
             needed = num_trace_blocks(columns.input_tokens, self._rules.trace_block_size)
             _require_few_private(columns, needed, faults)
             tally.add(columns, needed)
             sessions.place(columns)
+            kept.add(columns)
         sessions.finish()
         if tally.num_rows == 0 and not faults:
             raise whole_file_error(self._file.shown_path, "must hold at least one request")
         self._reserve_private_ids(tally, faults)
         if faults:
             raise faults.error()
+        self._kept = kept
         return TraceFacts(
             path=self._file.path,
             name=self._file.name,

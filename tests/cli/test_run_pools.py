@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from mocker_replay.cli.app import run_main
@@ -74,9 +75,19 @@ def test_what_does_not_fit_is_refused(name: str, tmp_path: Path, capfd: pytest.C
     assert text in capfd.readouterr().err
 
 
-def test_real_time_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run_main([*files_of("d01", tmp_path), "--mode", "realtime"]) == 2
-    assert "mode realtime is not built yet for prefill and decode workers" in capfd.readouterr().err
+def test_real_time_is_the_accelerated_run_and_runs_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The log of the nominal clock has the digest of the accelerated one; the measured one is run again, too."""
+    argv, digests = files_of("d14", tmp_path), []
+    for clock in (None, "nominal", "measured"):
+        log = tmp_path / f"{clock}.jsonl"
+        mode = [] if clock is None else ["--mode", "realtime", "--clock", clock]
+        assert run_main([*argv, *mode, "--quiet", "--events", str(log)]) == 0
+        digests.append(orjson.loads(log.read_bytes().splitlines()[-1])["digest"])
+        assert run_main(["audit", str(log)]) == 0
+        if clock is not None:
+            assert run_main(["rerun", str(log)]) == 0
+    assert digests[0] == digests[1]
+    assert capfd.readouterr().err == ""
 
 
 def test_pools_that_do_not_fit_each_other(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -70,9 +70,16 @@ def _give_passes_a_length(rows: list[dict[str, Any]], pools: dict[str, dict[str,
 
 
 def _drop_sessions_that_may_fail(rows: list[dict[str, Any]], pools: dict[str, dict[str, Any]]) -> None:
-    """The wheel forgets the later turns of a session when a decode worker refuses one; here they go on."""
-    decode = pools["decode"]["engine"]
-    longest = min(decode.get("max_model_len", 10**9) - 1, decode["num_gpu_blocks"] * decode["block_size"])
+    """The wheel forgets the later turns of a session when a decode worker refuses one; here they go on.
+
+    A prefill worker that rejects one does so in a pass of no length, and in which round of an instant the next turn
+    comes in then is not specified.
+    """
+    engines = [pool["engine"] for pool in pools.values()]
+    longest = min(
+        min(engine.get("max_model_len", 10**9) - 1, engine["num_gpu_blocks"] * engine["block_size"])
+        for engine in engines
+    )
     if any(row.get("input_length", 10**9) > longest for row in rows):
         latest = 0.0
         for row in rows:

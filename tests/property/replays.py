@@ -46,6 +46,7 @@ class Case:
     rows: list[dict[str, Any]]
     level: str
     batch_rows: int  # that are read at a time
+    prefill: EngineConfig | None = None  # of prefill workers; `config` is of decode workers then
 
 
 @st.composite
@@ -183,7 +184,9 @@ def run(case: Case, folder: Path, realtime: RealtimeOptions | None = None, pace:
     options = dataclasses.replace(case.options, mode=mode)
     in_batches = patch.object(MooncakeTrace, "batches", partialmethod(MooncakeTrace.batches, case.batch_rows))
     with virtual_time(pace), in_batches:
-        result = replay(trace, case.config, options, event_level=case.level, realtime=realtime, **names)
+        pools = {} if case.prefill is None else {"prefill_config": case.prefill, "decode_config": case.config}
+        config = case.config if case.prefill is None else None
+        result = replay(trace, config, options, event_level=case.level, realtime=realtime, **names, **pools)
     log, requests, summary = (path.read_bytes() for path in names.values())
     return Outputs(result, log, requests, orjson.loads(summary))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -75,6 +76,26 @@ class RankScript:
                 self.put("cut", t_ms, request, a=len(times), x=times[-1] if times else math.nan)
 
 
+def require_equal(collector: Collector, scripts: list[RankScript]) -> None:
+    """Pool and columns are what the token times of all requests say."""
+    expected: Counter[float] = Counter()
+    columns = collector.columns()
+    for script in scripts:
+        for request, times in script.tokens.items():
+            if script.ended.get(request) == COMPLETED:
+                expected.update(b - a for a, b in itertools.pairwise(times))
+            assert columns["output_tokens"][request] == len(times)
+            assert columns["status"][request] == script.ended.get(request, -2)
+            for name, index in (("first_token_ms", 0), ("second_token_ms", 1)):
+                if len(times) > index:
+                    assert columns[name][request] == times[index]
+                else:
+                    assert math.isnan(columns[name][request])
+    values, weights = collector.gaps()
+    assert dict(zip(values.tolist(), weights.tolist(), strict=True)) == dict(expected)
+    assert values.tolist() == sorted(values.tolist())
+
+
 @settings(max_examples=300, deadline=None)
 @given(ranks=st.lists(RANK, min_size=1, max_size=2), start_ms=st.sampled_from([0.0, 0.1, 1e6 / 3]))
 def test_pool_equals_a_model_with_every_token(
@@ -96,19 +117,37 @@ def test_pool_equals_a_model_with_every_token(
         script.cut(now_ms)
     collector.consume(buffer)
 
-    expected: Counter[float] = Counter()
-    columns = collector.columns()
-    for script in scripts:
-        for request, times in script.tokens.items():
-            if script.ended.get(request) == COMPLETED:
-                expected.update(b - a for a, b in itertools.pairwise(times))
-            assert columns["output_tokens"][request] == len(times)
-            assert columns["status"][request] == script.ended.get(request, -2)
-            for name, index in (("first_token_ms", 0), ("second_token_ms", 1)):
-                if len(times) > index:
-                    assert columns[name][request] == times[index]
-                else:
-                    assert math.isnan(columns[name][request])
-    values, weights = collector.gaps()
-    assert dict(zip(values.tolist(), weights.tolist(), strict=True)) == dict(expected)
-    assert values.tolist() == sorted(values.tolist())
+    require_equal(collector, scripts)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32), num_ranks=st.integers(1, 3))
+def test_long_runs_forget_what_is_final(seed: int, num_ranks: int) -> None:
+    """Hundreds of passes with requests that come and go, among them some that stay to the end."""
+    random = Random(seed)
+    buffer = EventBuffer()
+    collector = Collector(1, num_ranks)
+    scripts = [RankScript(rank, buffer) for rank in range(num_ranks)]
+    now_ms = dict.fromkeys(range(num_ranks), random.choice([0.0, 0.1, 1e6 / 3]))
+    stays = random.choice([0.0, 0.05, 0.5])
+    next_request = 0
+    for _ in range(300):
+        rank = random.randrange(num_ranks)
+        script = scripts[rank]
+        while len(script.tokens) - len(script.ended) < 3:
+            script.arrive(next_request)
+            next_request += 1
+        now_ms[rank] += random.choice([0.0, 0.25, 1.0, 7.5, random.random()])
+        bursts = [random.choice([0, 1, 1, 1, 2]) for _ in script.tokens]
+        ends = [
+            random.choice([COMPLETED, COMPLETED, CANCELLED, FAILED])
+            if random.random() < 0.1 and random.random() >= stays else None
+            for _ in script.tokens
+        ]  # fmt: skip
+        script.run_pass(now_ms[rank], bursts, ends)
+        collector.consume(buffer)
+        buffer.clear()
+    for rank, script in enumerate(scripts):
+        script.cut(now_ms[rank])
+    collector.consume(buffer)
+    require_equal(collector, scripts)

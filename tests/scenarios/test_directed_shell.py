@@ -55,6 +55,27 @@ async def test_nothing_happens_unless_it_is_moved(clock: VirtualClock) -> None:
 
 
 @virtual
+async def test_a_held_start_has_commands_applied_one_by_one(clock: VirtualClock) -> None:
+    scene, consumer, seen = directed(clock)
+    for request in (0, 1):
+        scene.submit(request, 4, 1)
+        await clock.settle()
+        await scene.shell.move(3.0, hold_boundary=False, hold_start=True)
+        assert scene.phase == "snapshot"
+    assert seen == [(COMMAND, 3.0), (COMMAND, 3.0)]
+    await scene.shell.move(3.0, hold_boundary=False)
+    assert seen[2:] == [(PASS_START, 3.0)]
+    await scene.shell.move(13.0, hold_boundary=True, hold_start=True)
+    assert (seen[-1], scene.phase) == ((PASS_END, 13.0), "at_boundary")
+    scene.submit(2, 4, 1)
+    await clock.settle()
+    await scene.shell.move(13.0, hold_boundary=False, hold_start=True)
+    assert (seen[-1], scene.phase) == ((COMMAND, 13.0), "snapshot"), "the boundary is finished, no pass started"
+    await scene.stop()
+    await consumer
+
+
+@virtual
 async def test_a_held_boundary_stays_open_until_it_is_let_go(clock: VirtualClock) -> None:
     scene, consumer, seen = directed(clock)
     scene.submit(0, 4, 2)

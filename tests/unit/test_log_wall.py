@@ -11,7 +11,16 @@ import pytest
 
 from mocker_replay._core.event_buffer import EventBuffer
 from mocker_replay.log.reader import EventLogReader, LogError
-from mocker_replay.log.wall import StepTaken, WallRecorder, bare_line, pack_step, read_step, read_wall, with_wall
+from mocker_replay.log.wall import (
+    NO_WORKER,
+    StepTaken,
+    WallRecorder,
+    bare_line,
+    pack_step,
+    read_step,
+    read_wall,
+    with_wall,
+)
 from mocker_replay.log.writer import EventLogWriter
 from tests.support.event_stream import StreamMaker, sample_stream
 
@@ -25,6 +34,9 @@ PACKED = [
     (StepTaken(0, "command_item", 1e-7, 12, 4), b'[0,"command_item",1e-7,12,4]'),
     (StepTaken(0, "cancel_item", 5.25, 13, 4, discard=True), b'[0,"cancel_item",5.25,13,4,1]'),
     (StepTaken(2, "boundary_apply", 5.25, 2**64 - 2, 4), b'[2,"boundary_apply",5.25,18446744073709551614,4,0]'),
+    (StepTaken(NO_WORKER, "settle", 5.25), b'[-1,"settle",5.25]'),
+    (StepTaken(NO_WORKER, "leave", 5.25, request=4), b'[-1,"leave",5.25,4]'),
+    (StepTaken(NO_WORKER, "refuse", 5.25, request=4, command_kind=5), b'[-1,"refuse",5.25,4,5]'),
 ]
 
 

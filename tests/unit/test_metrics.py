@@ -62,19 +62,6 @@ def test_weights_stand_for_repeated_samples(samples: list[float]) -> None:
         assert weighted[name] == sorted(samples)[metrics.nearest_rank(len(samples), percent)]
 
 
-def test_exact_sum_does_not_lose_small_values() -> None:
-    assert metrics.exact_sum(np.array([1e16, 1.0, -1e16, 1.0])) == 2.0
-    assert metrics.exact_sum(np.full(200_000, 0.1)) == math.fsum([0.1] * 200_000)
-
-
-def test_running_sum_goes_from_left_to_right() -> None:
-    values = [0.1] * 1000 + [1e9] + [0.3] * 1000
-    total = 0.0
-    for value in values:
-        total += value
-    assert metrics.running_sum(np.array(values)) == total
-
-
 def test_throughput_per_user_leaves_out_bursts() -> None:
     values, weights = metrics.per_user_throughput(np.array([0.0, 2.0, 10.0]), np.array([7, 3, 1]))
     assert values.tolist() == [100.0, 500.0]

@@ -35,7 +35,9 @@ def expected_ms(raw_ms: float, ratio: float) -> float:
 any_ms = st.floats(0.0, 1e20, allow_nan=False)
 usual_ms = st.floats(0.0, 1e6)
 near_halves_ms = st.builds(
-    lambda n, towards: math.nextafter((n + 0.5) / 1e6, towards), st.integers(0, 10**9), st.sampled_from([0.0, 1e9])
+    lambda n, towards: math.nextafter((n + 0.5) / 1e6, towards),
+    st.integers(0, 10**9) | st.integers(10**12, 10**13),
+    st.sampled_from([0.0, 1e9]),
 )
 ratios = st.sampled_from([0.0, 1.0, 2.0, 3.0, 3.4, 1e-3, 1e3]) | st.floats(1e-6, 1e9)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import dataclasses
 import io
 import json
 import lzma
@@ -11,6 +12,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mocker_replay.errors import ExitCode, Fault, TraceError, UsageError
@@ -329,7 +331,8 @@ def test_an_option_out_of_range_is_refused(tmp_path: Path, options: dict[str, An
     assert next(iter(options)) in str(caught.value)
 
 
-def test_a_file_that_changes_after_the_scan_is_noticed(tmp_path: Path) -> None:
+def test_a_file_that_changes_after_the_scan_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mocker_replay.trace.kept_rows.KEPT_BYTES", -1)  # read again, as a longer trace is
     path = tmp_path / "trace.jsonl"
     path.write_text(json.dumps(ROW))
     for replacement in (row(input_length=7), row(timestamp="x")):
@@ -339,6 +342,31 @@ def test_a_file_that_changes_after_the_scan_is_noticed(tmp_path: Path) -> None:
             path.write_text(json.dumps(replacement))
             with pytest.raises(TraceError, match="must not change"):
                 list(trace.batches())
+
+
+def test_rows_that_are_kept_are_those_that_were_scanned(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text(json.dumps(ROW))
+    with open_trace(path, trace_block_size=4) as trace:
+        trace.scan()
+        path.write_text("gone")
+        (batch,) = trace.batches()
+        assert batch.input_tokens.tolist() == [ROW["input_length"]]
+
+
+@pytest.mark.parametrize("name", ["chat-shared-prefix", "multi-turn", "impatient-clients"])
+def test_rows_kept_and_rows_read_again_are_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(__file__).parents[2] / "traces" / f"{name}.jsonl"
+    with open_trace(path) as trace:
+        assert trace.scan().num_rows > 0
+        kept = list(trace.batches())
+    monkeypatch.setattr("mocker_replay.trace.kept_rows.KEPT_BYTES", -1)
+    with open_trace(path) as trace:
+        again = list(trace.batches())
+    assert len(kept) == len(again)
+    for a, b in zip(kept, again, strict=True):
+        for field in dataclasses.fields(a):
+            np.testing.assert_array_equal(getattr(a, field.name), getattr(b, field.name))
 
 
 def test_batches_scan_first(tmp_path: Path) -> None:

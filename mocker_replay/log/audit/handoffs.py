@@ -27,6 +27,9 @@ _BEFORE: Final = {
 }
 _AT_SOURCE: Final = ("source_held", "source_released", "source_cancelled")
 _PROMPT: Final = ("source_held", "destination_accepted", "destination_activated", "source_released", "source_cancelled")
+_AFTER_END: Final = ("source_released", "source_cancelled", "destination_cancelled")
+# What was asked for before the client left may still come true, until the cancellation is applied.
+_AFTER_LEAVING: Final = (*_AFTER_END, "source_held", "destination_accepted", "destination_reserved")
 _ENDS: Final = (LogEvent.FINISH, LogEvent.REJECTION, LogEvent.FAILURE, LogEvent.CANCELLATION)
 
 
@@ -41,14 +44,23 @@ class _Travel:
     missing_tokens: int = 0
     transfer_end_ms: float = 0.0
     ended: str | None = None  # the event that ended it
+    left_early: bool = False  # its client left before it was active at the destination
+
+    @property
+    def left(self) -> bool:
+        """Its client has."""
+        return self.ended == LogEvent.CANCELLATION
 
     @property
     def is_settled(self) -> bool:
         """Nobody holds anything of it."""
-        source = "source_held" not in self.stages or bool(self.stages & {"source_released", "source_cancelled"})
-        destination = "destination_accepted" not in self.stages or bool(
-            self.stages & {"destination_activated", "destination_cancelled"}
+        # Whose client left while the prompt was computed is cancelled there; who was rejected there owns nothing.
+        has_source = "source_held" in self.stages or self.left
+        source = not has_source or bool(self.stages & {"source_released", "source_cancelled"})
+        given_back = (
+            {"destination_cancelled"} if self.left_early else {"destination_cancelled", "destination_activated"}
         )
+        destination = "destination_accepted" not in self.stages or bool(self.stages & given_back)
         return self.ended is not None and source and destination
 
 
@@ -76,6 +88,10 @@ class Handoffs:
                 rule = "nobody released what is held of it, or it never ended"
                 self._findings.add("handoff-end", f"{name}: {rule}", sorted(travel.stages), None, at=at)
 
+    def repeats_a_name(self, event: Event) -> bool:
+        """Whether an arrival makes two requests of one name, given by the trace, of which somebody owns something."""
+        return event["request"] in self._travels and "row" in event
+
     def _travel(self, event: Event) -> _Travel | None:
         travel = self._travels.get(event["request"])
         if travel is None:
@@ -99,13 +115,19 @@ class Handoffs:
         missing = [name for name in _BEFORE[stage] if name not in travel.stages]
         if stage in travel.stages or missing:
             self._findings.add("handoff", f"{stage} comes once, and behind {', '.join(_BEFORE[stage])}", missing)
-        if travel.ended is not None and stage not in ("source_released", "source_cancelled", "destination_cancelled"):
+        told_late = stage == "destination_activated" and self._setup.measured  # it was on its way when the client left
+        allowed = _AFTER_LEAVING if travel.left else _AFTER_END
+        if travel.ended is not None and stage not in allowed and not (travel.left and told_late):
             self._findings.add("handoff-end", f"{stage} of a request that has ended")
         self._place(event, travel, stage)
         self._tokens(event, travel, stage)
         self._times(event, travel, stage)
         travel.stages.add(stage)
-        if travel.is_settled:
+        self._forget_if_over(event, travel)
+
+    def _forget_if_over(self, event: Event, travel: _Travel) -> None:
+        # What was under way to the other end when a client left may yet be told.
+        if travel.is_settled and not travel.left_early:
             del self._travels[event["request"]]
 
     def _place(self, event: Event, travel: _Travel, stage: str) -> None:
@@ -159,5 +181,5 @@ class Handoffs:
         if event["event"] == LogEvent.FINISH and "destination_activated" not in travel.stages:
             self._findings.add("handoff-end", "who finishes was activated")
         travel.ended = event["event"]
-        if travel.is_settled:
-            del self._travels[event["request"]]
+        travel.left_early = travel.left and "destination_activated" not in travel.stages
+        self._forget_if_over(event, travel)

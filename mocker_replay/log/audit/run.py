@@ -218,6 +218,8 @@ class _Pass:
         report.figures_not_compared = self.untold
         for name, rule in report.rules.items():
             if name in HANDOFF_RULES:
+                if self.suspended is not None:
+                    report.not_checked[name] = f"two requests of one name live from line {self.suspended.line} on"
                 continue
             if LEVEL_ORDER.index(rule.level) > LEVEL_ORDER.index(self.setup.level):
                 report.not_checked[name] = f"needs level {rule.level}"
@@ -256,7 +258,10 @@ class _PassOfRoles(_Pass):
             self.order.skip()
             return
         self.order.count(event)
-        for handlers in (self.totals.any, self.handoffs.before, self.tiers.before):
+        if event["event"] == LogEvent.ARRIVAL and self.suspended is None and self.handoffs.repeats_a_name(event):
+            self._suspend()
+        by_name = (self.handoffs.before, self.tiers.before) if self.suspended is None else ()
+        for handlers in (self.totals.any, *by_name):
             if event["event"] in handlers:
                 handlers[event["event"]](event)
 
@@ -264,8 +269,9 @@ class _PassOfRoles(_Pass):
         assert reader.footer is not None, "the lines end with a footer or an error"
         footer, at = reader.footer, Place(self._line + 1, None)
         self.totals.finish(footer, reader.num_events, reader.hexdigest(), at, follow_requests=False)
-        self.handoffs.finish(str(footer.get("end")), at)
-        self.tiers.finish(str(footer.get("end")))
+        if self.suspended is None:
+            self.handoffs.finish(str(footer.get("end")), at)
+            self.tiers.finish(str(footer.get("end")))
 
 
 def _merged(*tables: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:

@@ -1,0 +1,9 @@
+from typing import final
+
+import numpy as np
+import numpy.typing as npt
+
+@final
+class GapWeights:
+    def __new__(cls) -> GapWeights: ...
+    def arrays(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]: ...
