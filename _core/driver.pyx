@@ -310,7 +310,6 @@ cdef class Machine:
     cdef int _insert_gauges(self, EventBuffer out, Py_ssize_t at, int32_t rank, double now_ms) except -1 nogil:
         """Gauges stand directly behind their command; what else the command did moves behind them."""
         cdef Event gauges
-        cdef Py_ssize_t i
         self.engine.publish_gauges(rank, out, now_ms, 0, False)
         gauges = out.records[out.count - 1]
         memmove(&out.records[at + 1], &out.records[at], (out.count - 1 - at) * sizeof(Event))

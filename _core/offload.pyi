@@ -1,9 +1,7 @@
 from collections.abc import Sequence
-from typing import final
 
 from .prefix_index import PrefixIndex
 
-@final
 class HostTier:
     def __new__(
         cls,

@@ -12,12 +12,12 @@ from libc.math cimport INFINITY, NAN
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc, realloc
 
-from .block_pool cimport POOL_EXHAUSTED, POOL_OK, PoolStatus
+from .block_pool cimport POOL_OK
 from .event_buffer cimport (
     EV_HOST, HOST_EVICTED, HOST_FENCE, HOST_LOAD_CANCELLED, HOST_LOAD_COMPLETED, HOST_LOAD_RETURNED, HOST_LOAD_SCHEDULED,
     HOST_STORE_COMPLETED, HOST_STORE_PREPARED, HOST_STORE_SUBMITTED, WANT_KV, Event,
 )
-from .offload cimport STORE_PRESENT, STORE_RETRY, HostTier, Transfer, TransferRing, transfer_at
+from .offload cimport STORE_PRESENT, STORE_RETRY, HostTier, Transfer, transfer_at
 from .prefix_index cimport PrefixIndex
 from .sched_reads cimport Hosted, ReadingScheduler
 from .shared_tier cimport SharedTier
@@ -333,7 +333,7 @@ cdef class OffloadScheduler(ReadingScheduler):
                 else:
                     self.copy_reads[request.table[i]] = store
         self._tell_host(self.start_events, self.pass_start_ms, request.ordinal, HOST_STORE_PREPARED, self.tier.next_number - 1,
-                   self.tier.num_stored(), NAN)
+                        self.tier.num_stored(), NAN)
         self._touch_all(hosted)
         return 0
 
@@ -500,7 +500,7 @@ cdef class OffloadScheduler(ReadingScheduler):
         return ReadingScheduler.holds_any(self) or self.num_aside > 0
 
     cdef int _tell_host(self, EventBuffer out, double at_ms, int32_t request, int step, int64_t number, int64_t blocks,
-                   double end_ms) except -1 nogil:
+                        double end_ms) except -1 nogil:
         cdef Event* event = out.emplace(EV_HOST, at_ms, self.worker, self.rank, request)
         event.a, event.b, event.c, event.x = step, number, blocks, end_ms
         return 0

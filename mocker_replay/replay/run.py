@@ -140,6 +140,8 @@ def _refuse_of_pools(
     pools: Pools, realtime: RealtimeOptions | None, policy: LoadedPolicy, options: ReplayOptions, facts: TraceFacts
 ) -> None:
     """What is not built for all kinds of workers."""
+    if pools.has_tier and options.router_mode != "round_robin":
+        raise UsageError(f"router_mode {options.router_mode} is not built yet with native_host_offload")
     if realtime is not None and pools.engine.shares_tier:
         raise ConfigError.of([pools.engine.tier_fault("not built yet for mode realtime; run it accelerated")])
     if pools.prefill is None:
