@@ -1,7 +1,10 @@
 from collections.abc import Sequence
 
+from typing_extensions import disjoint_base
+
 from .prefix_index import PrefixIndex
 
+@disjoint_base
 class HostTier:
     def __new__(
         cls,

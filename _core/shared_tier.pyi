@@ -1,5 +1,8 @@
+from typing_extensions import disjoint_base
+
 from .offload import HostTier
 
+@disjoint_base
 class SharedTier(HostTier):
     def __new__(
         cls,

@@ -13,6 +13,8 @@ from typing import Any
 
 from mocker_replay._core.collector import Collector
 from mocker_replay._core.fleet import Fleet
+from mocker_replay._core.sched_offload import OffloadScheduler
+from mocker_replay._core.shared_tier import SharedTier
 from mocker_replay.config import EngineConfig, ReplayOptions
 from mocker_replay.config.options import DELTA_FORMATS
 from mocker_replay.errors import ExitCode, InvariantError, UsageError
@@ -186,7 +188,8 @@ class RunBooks:
             return {}
         fields = tier_fields(self.collector.columns(), self.collector.host_steps())
         if self.engine.shares_tier:
-            tier = self.fleet.machines[0].engine.schedulers[0].tier
+            tier = self._ranks()[0].tier
+            assert isinstance(tier, SharedTier), "all ranks share one"
             names = ("capacity_blocks", "resident_blocks", "used_blocks")
             fields["g2_domains"] = [dict(zip(names, tier.figures(), strict=True))]
         return fields
@@ -224,6 +227,11 @@ class RunBooks:
         """(active, inactive blocks, running, waiting) of each rank."""
         return self.collector.gauges().tolist()  # type: ignore[no-any-return]
 
+    def _ranks(self) -> list[OffloadScheduler]:
+        """The schedulers of all ranks."""
+        ranks = [rank for machine in self.fleet.machines for rank in machine.engine.schedulers]
+        return [rank for rank in ranks if isinstance(rank, OffloadScheduler)]
+
     def _conservation_fault(self, columns: Mapping[str, Any]) -> InvariantError | None:
         """None when every row arrived and ended and every block is free or cached; else who is left, what is held."""
         status = columns["status"]
@@ -231,7 +239,7 @@ class RunBooks:
         gauges = self._gauges()
         if self.engine.shares_tier:
             # Stores hold blocks until they end, also between passes, where no gauge is shown.
-            ranks = [rank for machine in self.fleet.machines for rank in machine.engine.schedulers]
+            ranks = self._ranks()
             gauges = [(rank.held_by_requests(), *shown[1:]) for rank, shown in zip(ranks, gauges, strict=True)]
         held = [tuple(int(x) for x in rank) for rank in gauges if rank[0] or rank[2] or rank[3]]
         missing = self.facts.num_rows - int((status != NOT_ARRIVED).sum()) - self.workload.num_skipped
