@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from mocker_replay.errors import ConfigError
+from mocker_replay.config import ReplayOptions
+from mocker_replay.errors import ConfigError, UsageError
+from mocker_replay.replay import replay
 from tests.parity import compare
 from tests.parity.cases import CASES, Case, read_replay_case
 from tests.parity.runners import RUNNERS
@@ -72,3 +74,30 @@ def test_what_random_runs_found_equals_the_reference(case: Case, runner: str, tm
 def test_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=REFUSALS[name]):
         RUNNERS["product"](case_of(name), tmp_path)
+
+
+SHARED = {"scope": "cluster_shared", "kv_layout_id": "m"}
+
+
+def refused(folder: Path, options: ReplayOptions, configs: dict[str, Any]) -> str:
+    trace = folder / "trace.jsonl"
+    trace.write_text(json.dumps({"timestamp": 0, "input_length": 4, "output_length": 1, "hash_ids": [1]}) + "\n")
+    with pytest.raises(UsageError) as caught:
+        replay(trace, configs.pop("config", None), options, events=folder / "events.jsonl", **configs)
+    assert not (folder / "events.jsonl").exists()
+    return str(caught.value)
+
+
+def with_tier(role: str = "aggregated", **tier: Any) -> dict[str, Any]:
+    engine = {"block_size": 4, "kv_cache_bytes_per_token": 1000, "worker_type": role}
+    return {"engine": engine | {"native_host_offload": {"num_host_blocks": 8} | tier}}
+
+
+def test_what_is_not_built_is_refused_by_name(tmp_path: Path) -> None:
+    routed = ReplayOptions(trace_block_size=4, router_mode="kv_router")
+    assert "router_mode kv_router is not built yet" in refused(tmp_path, routed, {"config": with_tier()})
+    live = ReplayOptions(trace_block_size=4, mode="realtime")
+    assert "native_host_offload.scope" in refused(tmp_path, live, {"config": with_tier(**SHARED)})
+    pools = ReplayOptions(trace_block_size=4, num_prefill_workers=1, num_decode_workers=1)
+    configs = {f"{role}_config": with_tier(role, **SHARED) for role in ("prefill", "decode")}
+    assert refused(tmp_path, pools, configs).count("native_host_offload.scope") == 2
