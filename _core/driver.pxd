@@ -79,7 +79,7 @@ cdef class Machine:
     cdef int step_c(self, int stimulus, double reading_ms, Envelope* envelope, int64_t num_cancels, int64_t num_commands) except -1 nogil
     cdef uint64_t wants_mask(self) noexcept nogil
     cdef int pump(self, double now_ms, bint take_timers, bint finish_boundary, bint start_passes) except -1 nogil
-    cdef bint pass_quietly(self) except -1 nogil
+    cdef bint pass_quietly(self, double before_ms, double until_ms, Py_ssize_t max_records) except -1 nogil
     cdef double next_deadline(self) noexcept nogil
     cdef int put(self, Envelope* envelope) except -1 nogil
     cdef int64_t queued_on(self, int32_t rank) noexcept nogil

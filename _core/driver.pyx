@@ -449,17 +449,16 @@ cdef class Machine:
             else:
                 return 0
 
-    cdef bint pass_quietly(self) except -1 nogil:
-        """The transitions from one pass end to the next pass in flight, at the reading of that end, taken at once when
+    cdef bint pass_quietly(self, double before_ms, double until_ms, Py_ssize_t max_records) except -1 nogil:
+        """The transitions from one pass end to the next pass in flight, at the reading of that end, taken at once as long as
         nobody has anything to say in between (Engine.pass_quietly); False: nothing changed."""
-        cdef double end_ms = self.pass_end_ms
         if (self.phase != PHASE_IN_PASS or self.publishing or self.cancelled or self.zero_duration
                 or self.deferred.count > 0 or self.cancel_lane.count > 0 or self.command_lane.count > 0
                 or self.engine.next_internal_deadline() < INFINITY):
             return False
-        if not self.engine.pass_quietly(self.out):
+        if not self.engine.pass_quietly(before_ms, until_ms, max_records, self.out):
             return False
-        self._advance_clock(end_ms)
+        self._advance_clock(self.engine.pass_start_ms)
         self.pass_end_ms = self.carried_ms = self.engine.pass_end_ms
         self.accepting = True
         self.overdue_cancels = self.idle_passes = 0

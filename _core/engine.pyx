@@ -23,6 +23,10 @@ cdef inline double _rank_end(Scheduler rank) noexcept nogil:
     return rank.pass_end_ms
 
 
+cdef inline double _rank_start(Scheduler rank) noexcept nogil:
+    return rank.pass_start_ms
+
+
 cdef inline bint _rank_idle(Scheduler rank) noexcept nogil:
     return rank.effect_free
 
@@ -150,28 +154,32 @@ cdef class Engine:
             _set_wall_time(<Scheduler>self.ranks[i], (self.pass_end_ms - self.pass_start_ms) / 1000.0)
             (<Scheduler>self.ranks[i]).publish_end(out, self.pass_end_ms)
         out.emplace(EV_PASS_END_CLOSE, self.pass_end_ms, self.worker, NONE, NONE)
+        if not self.pass_effect_free:
+            # A sibling that waits is asked once more: the pass end it takes part in is an occasion for those in line.
+            for i in range(self.dp_size):
+                (<Scheduler>self.ranks[i]).wake()
         self.in_pass = False
         self.poisoned = False
         if not held_back:
             self.settle()
         return 0
 
-    cdef bint pass_quietly(self, EventBuffer out) except -1 nogil:
-        """Complete the pass in flight and start the next one at its end, if both are quiet (Scheduler.pass_quietly); False:
+    cdef bint pass_quietly(self, double before_ms, double until_ms, Py_ssize_t max_records, EventBuffer out) except -1 nogil:
+        """Complete passes and start the next ones at their ends, as long as they are quiet (Scheduler.pass_quietly); False:
         nothing changed. Only a single rank, whose group it is, passes quietly."""
+        cdef Py_ssize_t num_passes
         if self.dp_size != 1 or self.poisoned or not self.in_pass:
             return False
         self.poisoned = True
-        if (<Scheduler>self.ranks[0]).pass_quietly(self.pass_end_ms, out):
-            self.pass_id += 1
-            self.wave += 1
+        num_passes = (<Scheduler>self.ranks[0]).pass_quietly(self.pass_end_ms, before_ms, until_ms, max_records, out)
+        if num_passes > 0:
+            self.pass_id += num_passes
+            self.wave += num_passes
             self.pass_effect_free = False
-            self.pass_start_ms = self.pass_end_ms
+            self.pass_start_ms = _rank_start(<Scheduler>self.ranks[0])
             self.pass_end_ms = _rank_end(<Scheduler>self.ranks[0])
-            self.poisoned = False
-            return True
         self.poisoned = False
-        return False
+        return num_passes > 0
 
     cdef bint ends_unseen(self, int32_t rank, int32_t request) noexcept nogil:
         """As Scheduler.ends_unseen."""

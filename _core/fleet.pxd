@@ -56,7 +56,7 @@ cdef class Fleet(Intake):
     cdef bint first_round                # of the instant
 
     cdef int run(self, double until_ms, Py_ssize_t max_records) except -1 nogil
-    cdef int tell_instant(self, double now_ms) noexcept nogil
+    cdef int tell_instant(self, double at) noexcept nogil
     cdef int pass_quietly(self, double until_ms, Py_ssize_t max_records) except -1 nogil
     cdef double next_instant(self) noexcept nogil
     cdef int _note_event(self) noexcept nogil

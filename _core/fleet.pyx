@@ -21,7 +21,7 @@ from .arrivals cimport Arrival
 from .cancellations cimport Leaving
 from .disaggregation cimport Disaggregation
 from .driver cimport PHASE_IDLE, PHASE_IN_PASS, Machine
-from .event_buffer cimport CMD_SUBMIT, EV_CUT, EventBuffer
+from .event_buffer cimport CMD_SUBMIT, EV_CUT, EV_QUIET_PASS, EventBuffer
 from .intake cimport Intake
 from .lanes cimport Envelope, command_kind, lane_pop, make_cancel, pack_command, unpack_command
 
@@ -339,8 +339,7 @@ cdef class Fleet(Intake):
                     return FLEET_NEEDS_ROWS
                 if at > until_ms:
                     return FLEET_UNTIL
-                if self.shares_tier and max(self.now_ms, at) > self.told_ms and at <= self.sample_ms:
-                    self.tell_instant(max(self.now_ms, at))
+                self.tell_instant(at)
                 self.now_ms = max(self.now_ms, min(at, self.sample_ms))
                 self.stage = STAGE_ENDS
             if self.stage == STAGE_ENDS:
@@ -415,10 +414,13 @@ cdef class Fleet(Intake):
                 return True
         return False
 
-    cdef int tell_instant(self, double now_ms) noexcept nogil:
+    cdef int tell_instant(self, double at) noexcept nogil:
         """Where workers share memory, whoever stands still looks at it whenever anything happens anywhere: so do those of
         the reference, and what they look up counts as used."""
         cdef int32_t i
+        cdef double now_ms = max(self.now_ms, at)
+        if not self.shares_tier or now_ms <= self.told_ms or at > self.sample_ms:
+            return 0
         self.told_ms = now_ms
         for i in range(self.num_workers):
             _next_instant(<Machine>self.workers[i], now_ms)
@@ -429,6 +431,7 @@ cdef class Fleet(Intake):
         cdef double before_ms = min(min(self.arrivals.next_due(), self.leaving.next_due()),
                                     min(self.sample_ms, self.horizon_ms))
         cdef double first_ms, second_ms, at
+        cdef Py_ssize_t told
         cdef int32_t i
         cdef int32_t worker = 0
         while self.out.count < max_records:
@@ -441,10 +444,13 @@ cdef class Fleet(Intake):
                     second_ms = at
             if not first_ms < min(before_ms, second_ms) or first_ms > until_ms:
                 break
-            if not (<Machine>self.workers[worker]).pass_quietly():
+            told = self.out.count
+            if not (<Machine>self.workers[worker]).pass_quietly(min(before_ms, second_ms), until_ms, max_records):
                 break
-            self.now_ms = max(self.now_ms, first_ms)
-            self._note_event()
+            for told in range(told, self.out.count):
+                if self.out.records[told].kind == EV_QUIET_PASS:
+                    self.now_ms = max(self.now_ms, self.out.records[told].t_ms)
+                    self._note_event()
         return 0
 
     cdef double next_instant(self) noexcept nogil:

@@ -11,6 +11,7 @@ cdef class CalendarScheduler(BlockScheduler):
     cdef int64_t steps                   # steady passes so far
     cdef Moments lengths                 # of the steady requests' known tokens, before this pass's token
     cdef int64_t ring_size               # steps the two calendars reach ahead = block_size
+    cdef int64_t ring_at                 # steps mod ring_size
     cdef int32_t* phases                 # (ring_size,) requests by (length - steps) mod block_size, owned
     cdef int32_t* ends                   # (ring_size,) requests by the step of their last token, owned
     cdef int32_t* leaving                # (leaving_capacity,) slots that end with this step, owned

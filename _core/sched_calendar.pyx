@@ -28,6 +28,11 @@ cdef int _by_first(const void* a, const void* b) noexcept nogil:
     return (x > y) - (x < y)
 
 
+cdef inline int64_t _on_ring(int64_t at, int64_t size) noexcept nogil:
+    """Place in a ring of a number at most one round away from it."""
+    return at + size if at < 0 else at - size if at >= size else at
+
+
 cdef class CalendarScheduler(BlockScheduler):
     def __dealloc__(self):
         free(self.phases)
@@ -64,7 +69,7 @@ cdef class CalendarScheduler(BlockScheduler):
             return False
         if self.pool.num_free + self.pool.num_inactive >= self.num_steady:
             return True
-        slot = self.phases[(self.ring_size + 1 - self.steps % self.ring_size) % self.ring_size]
+        slot = self.phases[_on_ring(1 - self.ring_at, self.ring_size)]
         while slot != NONE:
             needed += 1
             slot = self.requests.slots[slot].phase_next
@@ -72,8 +77,7 @@ cdef class CalendarScheduler(BlockScheduler):
 
     cdef int schedule_steady(self) except -1 nogil:
         """One token of work for every steady request: those at a block boundary take or fill a block."""
-        cdef int64_t now = self.steps % self.ring_size
-        cdef int32_t slot = self.phases[(self.ring_size + 1 - now) % self.ring_size]
+        cdef int32_t slot = self.phases[_on_ring(1 - self.ring_at, self.ring_size)]
         cdef Request* request
         cdef int64_t length
         while slot != NONE:
@@ -87,7 +91,7 @@ cdef class CalendarScheduler(BlockScheduler):
                 self.ends[request.last_step % self.ring_size] = slot
             slot = request.phase_next
         if self.prefix_caching:
-            slot = self.phases[(self.ring_size - now) % self.ring_size]
+            slot = self.phases[_on_ring(-self.ring_at, self.ring_size)]
             while slot != NONE:
                 request = &self.requests.slots[slot]
                 length = request.n_in + request.gen_offset + self.steps
@@ -101,8 +105,7 @@ cdef class CalendarScheduler(BlockScheduler):
     cdef int emit_steady(self) except -1 nogil:
         """The token of this step for every steady request; `leaving` lists those whose last one it was, in order."""
         cdef int64_t n = self.num_steady
-        cdef int64_t at = self.steps % self.ring_size
-        cdef int32_t slot = self.ends[at]
+        cdef int32_t slot = self.ends[self.ring_at]
         cdef int64_t* keys
         cdef int32_t* grown
         cdef int64_t i
@@ -126,7 +129,7 @@ cdef class CalendarScheduler(BlockScheduler):
             qsort(keys, self.num_leaving, 2 * sizeof(int64_t), _by_first)
             for i in range(self.num_leaving):
                 self.leaving[i] = <int32_t>keys[2 * i + 1]
-        self.ends[at] = NONE
+        self.ends[self.ring_at] = NONE
         self.tokens_emitted += n
         self.emitters += n
         self.consecutive_emitters += n
@@ -135,6 +138,7 @@ cdef class CalendarScheduler(BlockScheduler):
         self.lengths.total_sq += 2 * self.lengths.total + n
         self.lengths.total += n
         self.steps += 1
+        self.ring_at = _on_ring(self.ring_at + 1, self.ring_size)
         return 0
 
     cdef int _end_steady(self) except -1 nogil:
@@ -160,40 +164,45 @@ cdef class CalendarScheduler(BlockScheduler):
 
     # -- quiet passes -----------------------------------------------------------------------------
 
-    cdef bint pass_quietly(self, double end_ms, EventBuffer out) except -1 nogil:
-        """End the pass in flight and compute the next one when both are steady decode and nothing else.
+    cdef Py_ssize_t pass_quietly(self, double end_ms, double before_ms, double until_ms, Py_ssize_t max_records,
+                                 EventBuffer out) except -1 nogil:
+        """End passes in flight and compute the next ones as long as both are steady decode and nothing else.
 
         The next pass is as the flavour's `execute` would have it: all requests that run are steady, and nobody can be
         admitted. A head that was blocked stays so, since decoding takes blocks and gives none back, and what it evicts is
-        at most what the head could have reused. False: not of this kind, nothing changed.
+        at most what the head could have reused.
         """
         cdef double duration_ms
         cdef Event* event
-        if (self.num_steady == 0 or self.num_steady != self.num_running or self.end_events.count > 0
-                or not self.quiet_on or self.num_waiting > 0 and not self.head_blocked):
-            return False
-        duration_ms = self.timing.decode_or_nan(self.num_steady, <int64_t>self.lengths.total, self.kv_capacity_tokens)
-        self.budget = self.max_num_batched_tokens
-        # NaN, too, is not larger.
-        if not end_ms + duration_ms > end_ms or not self.steady_step_fits():
-            return False
-        event = out.emplace(EV_QUIET_PASS, end_ms, self.worker, self.rank, NONE)
-        event.x = self.previous_end_ms
-        event.a, event.b, event.c = self.tokens_emitted, self.consecutive_emitters, self.emitters
-        event.d, event.e, event.f = self.prefill_tokens, self.forwards, self.forward_tokens
-        self.before_previous_end_ms = self.previous_end_ms
-        self.previous_end_ms = end_ms
-        self.begin_pass(end_ms)
-        self.preempted = False
-        self.schedule_steady()
-        self.capacity_bound = self.num_waiting > 0
-        self.pass_end_ms = end_ms + duration_ms
-        self.emit_steady()
-        if self.num_leaving > 0:
-            self._end_steady()
-        self.computed = True
-        self.passes_without_gain = 0
-        return True
+        cdef Py_ssize_t num_passes = 0
+        while end_ms < before_ms and end_ms <= until_ms and out.count < max_records:
+            if (self.num_steady == 0 or self.num_steady != self.num_running or self.end_events.count > 0
+                    or not self.quiet_on or self.num_waiting > 0 and not self.head_blocked):
+                break
+            duration_ms = self.timing.decode_or_nan(self.num_steady, <int64_t>self.lengths.total, self.kv_capacity_tokens)
+            self.budget = self.max_num_batched_tokens
+            # NaN, too, is not larger.
+            if not end_ms + duration_ms > end_ms or not self.steady_step_fits():
+                break
+            event = out.emplace(EV_QUIET_PASS, end_ms, self.worker, self.rank, NONE)
+            event.x = self.previous_end_ms
+            event.a, event.b, event.c = self.tokens_emitted, self.consecutive_emitters, self.emitters
+            event.d, event.e, event.f = self.prefill_tokens, self.forwards, self.forward_tokens
+            self.before_previous_end_ms = self.previous_end_ms
+            self.previous_end_ms = end_ms
+            self.begin_pass(end_ms)
+            self.schedule_steady()
+            self.pass_end_ms = end_ms = end_ms + duration_ms
+            self.emit_steady()
+            if self.num_leaving > 0:
+                self._end_steady()
+            num_passes += 1
+        if num_passes > 0:
+            self.preempted = False
+            self.capacity_bound = self.num_waiting > 0
+            self.computed = True
+            self.passes_without_gain = 0
+        return num_passes
 
     # -- joining and leaving ----------------------------------------------------------------------
 

@@ -61,6 +61,9 @@ cdef class HandoffScheduler(PolicyScheduler):
         """Hold the first blocks that the last look-up found, and private ones."""
         return self.pool.acquire(self.hit_copies, num_hits, num_fresh)
 
+    cdef void wake(self) noexcept nogil:
+        self.stalled = False
+
     # -- commands ---------------------------------------------------------------------------------
 
     cdef int submit(self, int32_t ordinal, int64_t n_in, int64_t n_out, const uint64_t* hash_ids,

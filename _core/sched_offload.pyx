@@ -492,6 +492,11 @@ cdef class OffloadScheduler(ReadingScheduler):
         cdef int64_t held = self.num_running + self.num_waiting + self.num_aside
         return not self.stalled and (held > self.num_loading or self.looks_again and held > 0)
 
+    cdef void wake(self) noexcept nogil:
+        """As for any rank with handoffs; copies wake a rank by themselves."""
+        if not self.has_tier or self.handoffs.num_owned > 0:
+            ReadingScheduler.wake(self)
+
     cdef bint joins(self) noexcept nogil:
         """A rank that stands still looks again when others start a pass, unless it has set aside all that wait."""
         return self.has_work() or self.has_tier and self.num_waiting > 0

@@ -78,7 +78,8 @@ cdef class Scheduler:
     # The seam: what a flavour decides.
     cdef int execute(self, double now_ms, bint defer_prefill) except -1 nogil
     cdef bint wants_deferral(self) noexcept nogil
-    cdef bint pass_quietly(self, double end_ms, EventBuffer out) except -1 nogil
+    cdef Py_ssize_t pass_quietly(self, double end_ms, double before_ms, double until_ms, Py_ssize_t max_records,
+                                 EventBuffer out) except -1 nogil
     cdef int give_up(self, int32_t slot) except -1 nogil
     cdef int detach(self, int32_t slot) except -1 nogil
     cdef int detach_all(self) except -1 nogil
@@ -91,6 +92,7 @@ cdef class Scheduler:
     cdef bint has_work(self) noexcept nogil
     cdef bint joins(self) noexcept nogil
     cdef bint holds_any(self) noexcept nogil
+    cdef void wake(self) noexcept nogil
     cdef bint ends_unseen(self, int32_t ordinal) noexcept nogil
     cdef int hand_off(self, Envelope* envelope, double now_ms, bint in_pass, EventBuffer out) except -1 nogil
     cdef int after_cancel(self, double now_ms, EventBuffer out) except -1 nogil

@@ -69,10 +69,12 @@ cdef class Scheduler:
         """Whether this rank lets prefill wait in a pass in which the group's cadence allows it."""
         return False
 
-    cdef bint pass_quietly(self, double end_ms, EventBuffer out) except -1 nogil:
-        """Show the pass in flight at `end_ms` by one QUIET_PASS record and compute the next one, started there, when neither
-        does anything that others have to see; False: not possible, nothing changed."""
-        return False
+    cdef Py_ssize_t pass_quietly(self, double end_ms, double before_ms, double until_ms, Py_ssize_t max_records,
+                                 EventBuffer out) except -1 nogil:
+        """Show the pass in flight at `end_ms` by one QUIET_PASS record and compute the next one, started there, as long as
+        neither does anything that others have to see, a pass ends before `before_ms` and not after `until_ms`, and `out` holds
+        less than `max_records`. The number of passes shown; 0: nothing changed."""
+        return 0
 
     cdef int give_up(self, int32_t slot) except -1 nogil:
         """Release whatever blocks and identities the request holds; it is about to be forgotten."""
@@ -218,6 +220,9 @@ cdef class Scheduler:
                 self.num_waiting -= 1
                 return 0
         return 0
+
+    cdef void wake(self) noexcept nogil:
+        """A pass of the group changed something."""
 
     cdef bint ends_unseen(self, int32_t ordinal) noexcept nogil:
         """Whether a request has ended in the pass in flight, which nobody knows yet."""

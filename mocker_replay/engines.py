@@ -100,6 +100,12 @@ def build_tier(config: EngineConfig, trace_block_size: int) -> HostTier | None:
     )
 
 
+def _xxh3() -> Callable[..., int]:
+    from xxhash import xxh3_64_intdigest
+
+    return xxh3_64_intdigest
+
+
 def build_machine(
     config: EngineConfig,
     out: EventBuffer,
@@ -133,11 +139,7 @@ def build_machine(
     """
     config.require_supported(config.worker_type)
     assert shared_tier is not None or not config.shares_tier, "a shared tier is built for all machines together"
-    xxh3 = None
-    if block_tokens is not None or config.native_host_offload is not None:
-        from xxhash import xxh3_64_intdigest
-
-        xxh3 = xxh3_64_intdigest
+    xxh3 = _xxh3() if block_tokens is not None or config.native_host_offload is not None else None
     timing = timing or build_timing(config)
     ranks = [
         VllmScheduler(

@@ -146,6 +146,8 @@ def _refuse_of_pools(
         raise ConfigError.of([pools.engine.tier_fault("not built yet for mode realtime; run it accelerated")])
     if pools.prefill is None:
         return
+    if realtime is not None and pools.has_tier:
+        raise UsageError("mode realtime is not built yet for prefill and decode workers with native_host_offload")
     if facts.graph is not None or options.trace_format in DELTA_FORMATS:
         raise UsageError(f"trace_format {options.trace_format} is not built yet for prefill and decode workers")
     if policy.placing is not None:

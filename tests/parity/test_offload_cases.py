@@ -101,3 +101,6 @@ def test_what_is_not_built_is_refused_by_name(tmp_path: Path) -> None:
     pools = ReplayOptions(trace_block_size=4, num_prefill_workers=1, num_decode_workers=1)
     configs = {f"{role}_config": with_tier(role, **SHARED) for role in ("prefill", "decode")}
     assert refused(tmp_path, pools, configs).count("native_host_offload.scope") == 2
+    configs = {f"{role}_config": with_tier(role) for role in ("prefill", "decode")}
+    both = ReplayOptions(trace_block_size=4, num_prefill_workers=1, num_decode_workers=1, mode="realtime")
+    assert "with native_host_offload" in refused(tmp_path, both, configs)
