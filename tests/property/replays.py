@@ -140,7 +140,13 @@ def tier_cases(draw: st.DrawFn) -> Case:
         kv_cache_bytes_per_token=1_000_000 // block_size,
         native_host_offload=tier,
     )
-    case.options = dataclasses.replace(case.options, num_workers=draw(st.sampled_from([1, 1, 2])), max_sim_time_ms=None)
+    case.options = dataclasses.replace(
+        case.options,
+        num_workers=draw(st.sampled_from([1, 1, 2])),
+        max_sim_time_ms=None,
+        router_mode="round_robin",  # a router is refused with a tier
+        kv_event_lag_ms=None,
+    )
     case.rows, at_ms = [], 0.0
     longest = num_blocks * block_size - 3  # tokens, with room for what is generated
     for at in range(draw(st.integers(6, 16))):
