@@ -1,7 +1,7 @@
 # Per-request figures and counters out of ordered event records (see docs/metrics.md).
 from libc.stdint cimport int8_t, int32_t, int64_t
 
-from .event_buffer cimport Event
+from .event_buffer cimport NUM_HOST_STEPS, Event
 from .gap_pool cimport GapPool
 from .policy cimport NUM_DECISIONS
 
@@ -41,6 +41,8 @@ cdef class Collector:
     cdef Py_ssize_t _row_capacity
     cdef Py_ssize_t _num_open               # rows whose columns are filled, whether they have arrived or not
     cdef int64_t[NUM_DECISIONS] _decisions  # of a policy, by kind
+    cdef int64_t[NUM_HOST_STEPS] _host_steps   # of host tiers, by step
+    cdef int64_t[NUM_HOST_STEPS] _host_blocks  # and the blocks they were about
     cdef dict _column_types                 # name -> (dtype, fill) of the columns, name -> dtype of readmissions
     cdef dict _readmission_types
     cdef dict _arrays                       # name -> (row_capacity,) ndarray; the pointers below point into them
@@ -56,6 +58,7 @@ cdef class Collector:
     cdef int32_t* _output_tokens
     cdef int32_t* _reused_tokens_max        # over all admissions
     cdef int32_t* _reused_tokens_first      # of the first admission
+    cdef int32_t* _host_tokens_first        # of it, from a host tier; -1 and NULL where nobody counts
     cdef int32_t* _num_admissions
     cdef int32_t* _num_preemptions
     cdef int32_t* _worker                   # -1 not arrived
@@ -104,7 +107,8 @@ cdef class Collector:
     cdef int32_t _rank_of_row(self, Py_ssize_t row) noexcept nogil
     cdef int _point_at_stages(self) except -1
     cdef int _open_rows(self, Py_ssize_t wanted) except -1
-    cdef int _add_sessions(self) except -1
+    cdef int _add_columns(self, tuple names) except -1
+    cdef int _point_at_added(self) except -1
     cdef int _grow_rows(self, Py_ssize_t capacity) except -1
     cdef object _column(self, str name)
     cdef int _grow_readmissions(self) except -1

@@ -15,6 +15,7 @@ from .event_buffer cimport (
     EV_FIRST_TOKEN,
     EV_GAUGES,
     EV_HANDOFF,
+    EV_HOST,
     EV_PASS_END,
     EV_PREEMPTION,
     EV_QUIET_PASS,
@@ -55,6 +56,7 @@ COLUMN_TYPES = {
     "output_tokens": ("i4", 0),
     "reused_tokens_max": ("i4", 0),
     "reused_tokens_first": ("i4", 0),
+    "host_tokens_first": ("i4", -1),
     "needed": ("i8", -1),
     "available": ("i8", -1),
     "num_admissions": ("i4", 0),
@@ -67,6 +69,7 @@ COLUMN_TYPES = {
     "reason": ("i1", -1),
 }
 SESSION_COLUMNS = ("session", "turn")
+HOST_COLUMNS = ("host_tokens_first",)
 REFUSAL_COLUMNS = ("needed", "available")
 _READMISSION_TYPES = {
     "readmission_request": "i8", "readmission_ms": "f8", "readmission_reused_tokens": "i8",
@@ -154,6 +157,11 @@ cdef class Collector:
                 self._decisions[event.a] += 1
             elif event.kind == EV_CUT:
                 self._cut(event)
+            elif event.kind == EV_HOST:
+                if not 0 <= event.a < NUM_HOST_STEPS:
+                    _fail(event, "there is no such step of a host tier")
+                self._host_steps[event.a] += 1
+                self._host_blocks[event.a] += event.c
             elif event.kind == EV_HANDOFF:
                 self._hand_off(event)
         return 0
@@ -188,7 +196,7 @@ cdef class Collector:
         self._requested_output_tokens[row] = <int32_t>event.b
         if self._session is NULL and (event.c != -1 or event.d != 0):
             with gil:
-                self._add_sessions()
+                self._add_columns(SESSION_COLUMNS)
         if self._session is not NULL:
             self._session[row] = <int32_t>event.c
             self._turn[row] = <int32_t>event.d
@@ -204,6 +212,11 @@ cdef class Collector:
         if self._num_admissions[row] == 0:
             self._first_admit_ms[row] = event.t_ms
             self._reused_tokens_first[row] = <int32_t>event.a
+            if self._host_tokens_first is NULL and event.c != 0:
+                with gil:
+                    self._add_columns(HOST_COLUMNS)
+            if self._host_tokens_first is not NULL:
+                self._host_tokens_first[row] = <int32_t>(event.c - 1)
         else:
             if self._num_readmissions == self._readmission_capacity:
                 with gil:
@@ -321,20 +334,27 @@ cdef class Collector:
         self._num_open = end
         return 0
 
-    cdef int _add_sessions(self) except -1:
+    cdef int _add_columns(self, tuple names) except -1:
         """Columns that most traces do not need."""
-        for name in SESSION_COLUMNS:
+        for name in names:
             dtype, fill = self._column_types[name]
             self._arrays[name] = np.empty(self._row_capacity, dtype)
             self._arrays[name][:self._num_open] = fill
-        self._session = _i4(self._arrays["session"])
-        self._turn = _i4(self._arrays["turn"])
+        self._point_at_added()
+        return 0
+
+    cdef int _point_at_added(self) except -1:
+        if "session" in self._arrays:
+            self._session = _i4(self._arrays["session"])
+            self._turn = _i4(self._arrays["turn"])
+        if "host_tokens_first" in self._arrays:
+            self._host_tokens_first = _i4(self._arrays["host_tokens_first"])
         return 0
 
     cdef int _grow_rows(self, Py_ssize_t capacity) except -1:
         """Make room for `capacity` rows; arrays handed out earlier keep the old memory."""
         for name, (dtype, _) in self._column_types.items():
-            if name in self._arrays or name not in (*SESSION_COLUMNS, *REFUSAL_COLUMNS):
+            if name in self._arrays or name not in (*SESSION_COLUMNS, *HOST_COLUMNS, *REFUSAL_COLUMNS):
                 grown = np.empty(capacity, dtype)
                 if self._num_open:
                     grown[:self._num_open] = self._arrays[name][:self._num_open]
@@ -355,9 +375,7 @@ cdef class Collector:
         self._num_preemptions = _i4(self._arrays["num_preemptions"])
         self._worker = _i4(self._arrays["worker"])
         self._rank = _i4(self._arrays["rank"])
-        if "session" in self._arrays:
-            self._session = _i4(self._arrays["session"])
-            self._turn = _i4(self._arrays["turn"])
+        self._point_at_added()
         self._status = _i1(self._arrays["status"])
         self._reason = _i1(self._arrays["reason"])
         if self.num_prefill_workers > 0:
@@ -446,6 +464,10 @@ cdef class Collector:
     def decisions(self):
         """Decisions of a policy that departed from first come, first served; a list of counts by kind (`Decision`)."""
         return [self._decisions[i] for i in range(<int>NUM_DECISIONS)]
+
+    def host_steps(self):
+        """Steps of host tiers, a list of (count, blocks) by kind (`HostStep`)."""
+        return [(self._host_steps[i], self._host_blocks[i]) for i in range(<int>NUM_HOST_STEPS)]
 
     def take_interval(self):
         """Counters since the last call (or the start), name -> number; they start again at zero."""

@@ -14,6 +14,7 @@ time of a command, the time of internal work. Source: driver specification, sect
 cimport cython
 from libc.math cimport INFINITY, NAN, isfinite
 from libc.stdlib cimport free, realloc
+from libc.string cimport memmove
 
 from .event_buffer cimport (
     CMD_CANCEL, CMD_IN_PASS, CMD_RESERVE_DESTINATION, CMD_SUBMIT, CMD_SUBMIT_PREFILL, CMD_SUPPRESSED, EV_COMMAND, Event,
@@ -309,13 +310,10 @@ cdef class Machine:
     cdef int _insert_gauges(self, EventBuffer out, Py_ssize_t at, int32_t rank, double now_ms) except -1 nogil:
         """Gauges stand directly behind their command; what else the command did moves behind them."""
         cdef Event gauges
-        cdef Py_ssize_t i
         self.engine.publish_gauges(rank, out, now_ms, 0, False)
-        if out.count - at > 1:
-            gauges = out.records[out.count - 1]
-            for i in range(out.count - 1, at, -1):
-                out.records[i] = out.records[i - 1]
-            out.records[at] = gauges
+        gauges = out.records[out.count - 1]
+        memmove(&out.records[at + 1], &out.records[at], (out.count - 1 - at) * sizeof(Event))
+        out.records[at] = gauges
         return 0
 
     cdef int _stop(self) noexcept nogil:
@@ -422,8 +420,10 @@ cdef class Machine:
                 push_cancel_behind(&self.cancel_lane, &envelope)
             elif self.phase == PHASE_YIELD:
                 self.step_c(ST_YIELDED, now_ms, NULL, 0, 0)
-            elif self.phase == PHASE_POST_PASS or (self.phase == PHASE_SNAPSHOT and start_passes):
+            elif self.phase == PHASE_POST_PASS or (self.phase == PHASE_SNAPSHOT and finish_boundary and start_passes):
                 self.step_c(ST_LANE_COUNTS, now_ms, NULL, self.cancel_lane.count, self.command_lane.count)
+            elif self.phase == PHASE_SNAPSHOT and not finish_boundary:
+                return 0                     # work that ended made it ready: what arrives at this instant comes first
             elif self.phase == PHASE_AT_BOUNDARY:
                 if not finish_boundary:
                     return 0

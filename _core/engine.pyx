@@ -9,7 +9,9 @@ Source: engine specification, sections 6.1, 7 and 9; driver specification, secti
 from libc.math cimport INFINITY
 from libc.stdlib cimport free, malloc
 
-from .event_buffer cimport EV_PASS_END, EV_PASS_END_CLOSE, EV_PASS_START, EV_PASS_START_CLOSE, RES_APPLIED, Event
+from .event_buffer cimport (
+    EV_INTERNAL_WORK, EV_PASS_END, EV_PASS_END_CLOSE, EV_PASS_START, EV_PASS_START_CLOSE, RES_APPLIED, Event,
+)
 from .scheduler cimport Scheduler
 from .types cimport APPLY_ACTIVE, APPLY_BAD_PROMPT, APPLY_NO_RANK, APPLY_SUBMITTED, NONE, SUBMIT_ACTIVE, SUBMIT_BAD_PROMPT
 
@@ -27,6 +29,14 @@ cdef inline double _rank_start(Scheduler rank) noexcept nogil:
 
 cdef inline bint _rank_idle(Scheduler rank) noexcept nogil:
     return rank.effect_free
+
+
+cdef inline bint _works_behind(Scheduler rank) noexcept nogil:
+    return rank.works_behind
+
+
+cdef inline bint _shares_tier(Scheduler rank) noexcept nogil:
+    return rank.shares_tier
 
 
 cdef inline bint _executed(Scheduler rank) noexcept nogil:
@@ -67,6 +77,8 @@ cdef class Engine:
             if not isinstance(self.schedulers[i], Scheduler):
                 raise TypeError(f"rank {i} is no Scheduler")
             self.ranks[i] = <PyObject*>self.schedulers[i]
+            self.works_behind = self.works_behind or _works_behind(<Scheduler>self.ranks[i])
+            self.shares_tier = self.shares_tier or _shares_tier(<Scheduler>self.ranks[i])
 
     def __dealloc__(self):
         free(self.ranks)
@@ -105,7 +117,7 @@ cdef class Engine:
         self.pass_effect_free = True
         may_defer = self.dp_size > 1 and self.wave % self.prefill_schedule_interval != 0
         for i in range(self.dp_size):
-            if not (<Scheduler>self.ranks[i]).has_work():
+            if not (<Scheduler>self.ranks[i]).joins():
                 continue
             (<Scheduler>self.ranks[i]).execute(now_ms, may_defer and (<Scheduler>self.ranks[i]).wants_deferral())
             executed += 1
@@ -179,13 +191,38 @@ cdef class Engine:
             self.wave = 0
         return 0
 
+    cdef void next_instant(self, double now_ms) noexcept nogil:
+        """Something happens at `now_ms` on some worker."""
+        cdef int32_t i
+        for i in range(self.dp_size):
+            (<Scheduler>self.ranks[i]).next_instant(now_ms)
+
     cdef double next_internal_deadline(self) noexcept nogil:
-        """Earliest deadline of modelled background work: none without host offload."""
-        return INFINITY
+        """Earliest deadline of modelled background work; a pass in flight hides it."""
+        cdef int32_t i
+        cdef double at_ms = INFINITY
+        if not self.works_behind or self.in_pass or self.poisoned:
+            return INFINITY
+        for i in range(self.dp_size):
+            at_ms = min(at_ms, (<Scheduler>self.ranks[i]).next_internal_ms())
+        return at_ms
 
     cdef int process_internal_work(self, double now_ms, EventBuffer out) except -1 nogil:
         """Handle background work due at `now_ms`; returns the number of ranks that had some."""
-        return 0
+        cdef int32_t i
+        cdef int32_t worked = 0
+        cdef Py_ssize_t head = out.count
+        if self.next_internal_deadline() > now_ms:
+            return 0
+        self.poisoned = True     # until this is through
+        out.emplace(EV_INTERNAL_WORK, now_ms, self.worker, NONE, NONE)
+        for i in range(self.dp_size):
+            if (<Scheduler>self.ranks[i]).next_internal_ms() <= now_ms:
+                (<Scheduler>self.ranks[i]).process_internal(now_ms, out)
+                worked += 1
+        out.records[head].a = worked
+        self.poisoned = False
+        return worked
 
     cdef int submit(self, int32_t rank, int32_t request, int64_t n_in, int64_t n_out, const uint64_t* hash_ids,
                     int64_t num_hash_ids, const Terms* terms) except -1 nogil:

@@ -13,6 +13,7 @@ cdef enum EventKind:
     EV_PASS_START = 3     # a=pass_id b=ranks that executed c=wave x=end_ms
     EV_RANK_START = 4     # a=requests scheduled b=tokens scheduled x=rank_end_ms
     EV_ADMISSION = 5      # a=reused_tokens b=admission ordinal of the request (from 0; >0 is a readmission)
+                          # c=1 + how many of them came from the host tier, 0 where nobody counts: no tier, or a readmission
     EV_PREFILL = 6        # a=prompt tokens computed b=prompt tokens before c=all tokens computed (only with WANT_PREFILL)
     EV_PREEMPTION = 7     # a=generated tokens kept b=preemption count c,d=words: running, waiting, active blocks before; the same after; blocks held
     EV_PASS_START_CLOSE = 8
@@ -32,7 +33,7 @@ cdef enum EventKind:
                           # (block hash, local hash) per block (only with WANT_KV)
     EV_KV_REMOVED = 18    # c,d=words: block hashes in eviction order; a=blocks (only with WANT_KV)
     EV_PASS_END_CLOSE = 19
-    EV_INTERNAL_WORK = 20 # place of host offload
+    EV_INTERNAL_WORK = 20 # background work between passes; its EV_HOST records follow. a=ranks that had some
     EV_CUT = 21           # at the end of a cut run, one per request that arrived and is not terminal: a=output tokens so far x=last_token_ms
     EV_DECISION = 22      # of a policy, where it departs from first come, first served: a=Decision b=the request that would
                           # have been chosen (-1 none) e=token budget f=length of the reason c,d=words: its text.
@@ -40,6 +41,24 @@ cdef enum EventKind:
     EV_QUIET_PASS = 23    # in the place of all records of a rank's pass that ended, where nobody reads passes: as EV_RANK_END
     EV_HANDOFF = 24       # a=HandoffStage b=tokens (prompt; destination reserved, transfer started: those the destination lacks or
                           # those that are charged; destination cancelled: generated) f=handoff x=end of the transfer [ms]
+    EV_HOST = 25          # of a host tier: a=HostStep b=number of the copy (-1 none) c=blocks x=modelled end (NaN not known)
+                          # request=whose prompt it is, -1 none
+
+
+cdef enum HostStep:
+    HOST_STORE_PREPARED = 0
+    HOST_STORE_SUBMITTED = 1
+    HOST_STORE_COMPLETED = 2
+    HOST_LOAD_SCHEDULED = 3
+    HOST_LOAD_COMPLETED = 4
+    HOST_LOAD_CANCELLED = 5
+    HOST_EVICTED = 6
+    HOST_FENCE = 7               # the pass may write its blocks from x on
+    HOST_LOAD_RETURNED = 8       # a request that loaded and finds no room for the rest gives its blocks back
+
+
+cdef enum:
+    NUM_HOST_STEPS = 9
 
 
 cdef enum CommandKind:

@@ -27,7 +27,7 @@ KIND_NAMES = (
     "arrival", "command", "gauges", "pass_start", "rank_start", "admission", "prefill", "preemption",
     "pass_start_close", "pass_end", "rank_end", "fpm", "first_token", "second_token", "resumed", "tokens",
     "terminal", "kv_stored", "kv_removed", "pass_end_close", "internal_work", "cut", "decision",
-    "quiet_pass", "handoff",
+    "quiet_pass", "handoff", "host",
 )
 
 

@@ -42,6 +42,8 @@ cdef class Fleet(Intake):
     cdef bint disaggregated
     cdef bint ran                        # disaggregated: passes were started in this round
     cdef double sample_ms                # next telemetry sample; INFINITY = none
+    cdef bint shares_tier                # ranks share host memory
+    cdef double told_ms                  # the last instant they were told of
     cdef bint telemetry
     cdef bint external_placement
     cdef readonly bint external          # the caller's shells move the machines and own the lanes
@@ -54,6 +56,7 @@ cdef class Fleet(Intake):
     cdef bint first_round                # of the instant
 
     cdef int run(self, double until_ms, Py_ssize_t max_records) except -1 nogil
+    cdef int tell_instant(self, double at) noexcept nogil
     cdef int pass_quietly(self, double until_ms, Py_ssize_t max_records) except -1 nogil
     cdef double next_instant(self) noexcept nogil
     cdef int _note_event(self) noexcept nogil

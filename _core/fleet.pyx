@@ -34,6 +34,10 @@ cdef inline double _deadline(Machine machine) noexcept nogil:
     return machine.next_deadline()
 
 
+cdef inline void _next_instant(Machine machine, double now_ms) noexcept nogil:
+    machine.engine.next_instant(now_ms)
+
+
 cdef inline bint _wants_run(Machine machine) noexcept nogil:
     """Whether a machine has anything to do besides waiting for a later time."""
     if machine.phase == PHASE_IN_PASS:
@@ -74,10 +78,10 @@ cdef class Fleet(Intake):
             Without it rows go round robin.
         wake_on_end: `advance` returns "ends" whenever requests ended, before rows of that instant are handed over.
         external: the caller's shells move the machines and own their lanes. `advance` returns "move" for the worker
-            `moving_worker`, which is to run at reading `now_ms` until it has to wait (`hold_boundary`: at a pass boundary,
-            too; `hold_start`: before a pass starts, too); "place" for every row that is due, taken with `take_next`;
-            "cancel" for every client that leaves, taken with `take_cancel`; "settle" when handoffs go on, see
-            `take_command`. Shells that run freely call `note_now` in place of `advance`.
+            `moving_worker`, which is to run at reading `now_ms` until it has to wait (`hold_boundary`: at a pass boundary
+            and behind internal work, too; `hold_start`: before a pass starts, too); "place" for every row that is due, taken
+            with `take_next`; "cancel" for every client that leaves, taken with `take_cancel`; "settle" when handoffs go on,
+            see `take_command`. Shells that run freely call `note_now` in place of `advance`.
         quiet: nobody reads the records of passes or gauges. Passes in which nothing but steady decode happens then leave
             one QUIET_PASS record each, which says what a collector has to know. Not with handoffs, which may be due
             in between.
@@ -98,6 +102,7 @@ cdef class Fleet(Intake):
         self.moving_worker = -1
         self.first_round = True
         self.sample_ms = INFINITY
+        self.told_ms = -1.0
         self.workers = <PyObject**>malloc(len(self.machines) * sizeof(PyObject*))
         if self.workers is NULL:
             raise MemoryError("fleet")
@@ -105,6 +110,7 @@ cdef class Fleet(Intake):
             if not isinstance(self.machines[i], Machine):
                 raise TypeError(f"worker {i} is no Machine")
             self.workers[i] = <PyObject*>self.machines[i]
+            self.shares_tier = self.shares_tier or (<Machine>self.machines[i]).engine.shares_tier
         self.open_turns(<int32_t>len(self.machines), self.machines[0].engine.dp_size)
         if self.disaggregated:
             self.handoffs.take_machines(self.machines, self.out, external, external_placement)
@@ -333,6 +339,7 @@ cdef class Fleet(Intake):
                     return FLEET_NEEDS_ROWS
                 if at > until_ms:
                     return FLEET_UNTIL
+                self.tell_instant(at)
                 self.now_ms = max(self.now_ms, min(at, self.sample_ms))
                 self.stage = STAGE_ENDS
             if self.stage == STAGE_ENDS:
@@ -406,6 +413,18 @@ cdef class Fleet(Intake):
             if _deadline(<Machine>self.workers[i]) <= self.now_ms:
                 return True
         return False
+
+    cdef int tell_instant(self, double at) noexcept nogil:
+        """Where workers share memory, whoever stands still looks at it whenever anything happens anywhere: so do those of
+        the reference, and what they look up counts as used."""
+        cdef int32_t i
+        cdef double now_ms = max(self.now_ms, at)
+        if not self.shares_tier or now_ms <= self.told_ms or at > self.sample_ms:
+            return 0
+        self.told_ms = now_ms
+        for i in range(self.num_workers):
+            _next_instant(<Machine>self.workers[i], now_ms)
+        return 0
 
     cdef int pass_quietly(self, double until_ms, Py_ssize_t max_records) except -1 nogil:
         """Take instants at which one machine's pass ends and the next starts, and nothing else is due to happen."""

@@ -14,15 +14,15 @@ from libc.string cimport memcpy
 
 from .event_buffer cimport (
     CMD_CANCEL, CMD_IN_PASS, CMD_SUPPRESSED, NUM_COMMAND_KINDS, NUM_HANDOFF_STAGES,
-    EV_ADMISSION, EV_ARRIVAL, EV_COMMAND, EV_CUT, EV_DECISION, EV_FIRST_TOKEN, EV_FPM, EV_GAUGES, EV_HANDOFF, EV_KV_REMOVED, EV_KV_STORED,
-    EV_PASS_END, EV_PASS_END_CLOSE, EV_PASS_START, EV_PASS_START_CLOSE, EV_PREEMPTION, EV_PREFILL, EV_QUIET_PASS, EV_RANK_END,
-    EV_RANK_START, EV_RESUMED, EV_SECOND_TOKEN, EV_TERMINAL, EV_TOKENS, Event, EventBuffer,
+    EV_ADMISSION, EV_ARRIVAL, EV_COMMAND, EV_CUT, EV_DECISION, EV_FIRST_TOKEN, EV_FPM, EV_GAUGES, EV_HANDOFF, EV_HOST,
+    EV_INTERNAL_WORK, EV_KV_REMOVED, EV_KV_STORED, EV_PASS_END, EV_PASS_END_CLOSE, EV_PASS_START, EV_PASS_START_CLOSE,
+    EV_PREEMPTION, EV_PREFILL, EV_QUIET_PASS, EV_RANK_END, EV_RANK_START, EV_RESUMED, EV_SECOND_TOKEN, EV_TERMINAL, EV_TOKENS, Event, EventBuffer,
     RES_ACCEPTED, RES_APPLIED, RES_NOOP, RES_SUBMITTED, STAGE_TRANSFER_STARTED, TERM_CANCELLED, TERM_COMPLETED, TERM_FAILED, TERM_REJECTED,
     WANT_FPM, WANT_KV, WANT_PREFILL, WANT_TOKENS,
 )
 from .float_text cimport write_double, write_uint64
 from .json_text cimport put, put_bool, put_double, put_index, put_int
-from .log_fields cimport FPM_ROOM, NUM_FPM, put_fpm, put_gauges, put_reason
+from .log_fields cimport COMMAND_TEXTS, FPM_ROOM, NUM_FPM, STAGE_TEXTS, host_text, put_fpm, put_gauges, put_host, put_reason
 from .policy cimport DECIDE_BUDGET, DECIDE_ORDER, DECIDE_PLACEMENT, DECIDE_VETO, DECIDE_VICTIM
 from .request_names cimport RequestNames
 
@@ -35,18 +35,6 @@ cdef enum:
     NUM_PREEMPTION_WORDS = 7
 
 LEVELS = ("requests", "passes", "tokens", "kv")
-
-# By event_buffer.CommandKind and HandoffStage.
-cdef const char* COMMAND_TEXTS[8]
-cdef const char* STAGE_TEXTS[9]
-COMMAND_TEXTS[:] = [
-    b"submit", b"cancel", b"submit_prefill", b"release_source", b"cancel_source", b"reserve_destination",
-    b"activate_destination", b"cancel_destination",
-]
-STAGE_TEXTS[:] = [
-    b"source_held", b"destination_accepted", b"destination_reserved", b"transfer_started", b"transfer_ended",
-    b"destination_activated", b"source_released", b"source_cancelled", b"destination_cancelled",
-]
 
 
 cdef int _refuse(Event* event, const char* rule) except -1 with gil:
@@ -235,7 +223,9 @@ cdef class LogEncoder:
             return self._hand_off(event)
         if kind == EV_CUT:
             return self._cut(event)
-        if kind in (EV_GAUGES, EV_RANK_START, EV_PREFILL, EV_RANK_END, EV_FPM, EV_SECOND_TOKEN, EV_RESUMED):
+        if kind == EV_HOST:
+            return self._host(event)
+        if kind in (EV_INTERNAL_WORK, EV_GAUGES, EV_RANK_START, EV_PREFILL, EV_RANK_END, EV_FPM, EV_SECOND_TOKEN, EV_RESUMED):
             return 0
         return _refuse(event, b"this kind of record has no line")
 
@@ -398,6 +388,8 @@ cdef class LogEncoder:
     cdef int _admission(self, Event* event) except -1 nogil:
         cdef char* out = self._who(self._open(event, b"admission", 0), event)
         out = put_int(out, b',"reused_tokens":', event.a)
+        if event.c > 0:
+            out = put_int(out, b',"host_tokens":', event.c - 1)
         self._close(put_bool(out, b',"readmission":', event.b > 0))
         return 0
 
@@ -457,6 +449,22 @@ cdef class LogEncoder:
         out = put(put(put(self._open(event, b"handoff", 0), b',"kind":"'), STAGE_TEXTS[event.a]), b'"')
         out = put_int(self._who(out, event), b',"tokens":', event.b)
         self._close(put_double(out, b',"end_ms":', event.x) if event.a == STAGE_TRANSFER_STARTED else out)
+        return 0
+
+    cdef int _host(self, Event* event) except -1 nogil:
+        """A step of a host tier."""
+        cdef const char* text = host_text(event.a)
+        cdef char* out
+        if self._level < LEVEL_PASSES:
+            return 0
+        if text is NULL:
+            return _refuse(event, b"unknown step of a host tier")
+        out = self._open(event, text, 0)
+        if event.request >= 0:
+            out = self._who(out, event)
+        else:
+            out = put_index(put_index(out, b',"worker":', event.worker), b',"rank":', event.rank)
+        self._close(put_host(out, event))
         return 0
 
     cdef int _terminal(self, EventBuffer events, Event* event) except -1 nogil:

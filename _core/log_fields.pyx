@@ -1,4 +1,4 @@
-"""Compound fields of a log line: gauges, forward-pass records, reasons of an end.
+"""Compound fields of a log line: gauges, forward-pass records, reasons of an end, copies; names of what was done.
 
 Decides: their keys and texts, as docs/event-log.md defines them. Never looks at more than the one record.
 """
@@ -6,7 +6,7 @@ from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
 from .event_buffer cimport (
-    Event, REASON_BURST_OVER_POOL, REASON_CLIENT, REASON_GROWTH_OVER_POOL, REASON_MODEL_LEN, REASON_OUTPUT_LENGTH,
+    Event, HOST_FENCE, NUM_HOST_STEPS, REASON_BURST_OVER_POOL, REASON_CLIENT, REASON_GROWTH_OVER_POOL, REASON_MODEL_LEN, REASON_OUTPUT_LENGTH,
     REASON_PROMPT_OVER_BUDGET, REASON_PROMPT_OVER_MODEL_LEN, REASON_PROMPT_OVER_POOL,
 )
 from .json_text cimport put, put_double, put_int
@@ -16,6 +16,20 @@ from .event_buffer import FPM_FIELDS as _FPM_FIELDS
 cdef tuple _FPM_KEYS = tuple(f'{"," if i else ""}"{name}":'.encode() for i, name in enumerate(_FPM_FIELDS))
 cdef const char* _fpm_keys[NUM_FPM]
 cdef bint _fpm_is_count[NUM_FPM]     # counts and sums are whole numbers, the rest are not
+
+# By event_buffer.CommandKind, HandoffStage and HostStep.
+COMMAND_TEXTS[:] = [
+    b"submit", b"cancel", b"submit_prefill", b"release_source", b"cancel_source", b"reserve_destination",
+    b"activate_destination", b"cancel_destination",
+]
+STAGE_TEXTS[:] = [
+    b"source_held", b"destination_accepted", b"destination_reserved", b"transfer_started", b"transfer_ended",
+    b"destination_activated", b"source_released", b"source_cancelled", b"destination_cancelled",
+]
+HOST_TEXTS[:] = [
+    b"store_prepared", b"store_submitted", b"store_completed", b"load_scheduled", b"load_completed", b"load_cancelled",
+    b"host_eviction", b"fence", b"load_returned",
+]
 
 
 cdef char* put_gauges(char* out, Event* gauges) noexcept nogil:
@@ -37,6 +51,21 @@ cdef char* put_fpm(char* out, const int64_t* words) noexcept nogil:
         else:
             out = put_double(out, _fpm_keys[i], value)
     return put(out, b"}")
+
+
+cdef const char* host_text(int64_t step) noexcept nogil:
+    """What a step of a host tier is called; NULL for one this encoder does not know."""
+    return HOST_TEXTS[step] if 0 <= step < NUM_HOST_STEPS else NULL
+
+
+cdef char* put_host(char* out, Event* event) noexcept nogil:
+    """A step of a host tier: its copy, its blocks, and until when."""
+    if event.b >= 0:
+        out = put_int(out, b',"copy":', event.b)
+    if event.a == HOST_FENCE:
+        return put_double(out, b',"until_ms":', event.x)
+    out = put_int(out, b',"blocks":', event.c)
+    return put_double(out, b',"end_ms":', event.x) if event.x == event.x else out
 
 
 cdef char* put_reason(char* out, int64_t reason, const int64_t* figures) noexcept nogil:

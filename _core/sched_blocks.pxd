@@ -27,8 +27,12 @@ cdef class BlockScheduler(Scheduler):
     cdef int64_t prefill_requests        # requests with prompt work in this pass
     cdef int64_t prefill_isl_sum
     cdef int64_t prefill_prefix_sum
+    cdef int64_t num_rejected
+    cdef int32_t* rejected               # (2 * rejected_capacity,) pairs (slot, reason) of this pass, owned
+    cdef int64_t rejected_capacity
     # Cache events.
     cdef object _block_tokens            # callable(ordinal, first, stop) -> little-endian u32 bytes of generated tokens
+    cdef bint keeps_hash_ids             # of prompts, as long as a request is owned
     cdef bint asks_prompt_tokens         # and of prompt tokens, at positions below 0
     cdef object _xxh3                    # callable(bytes, seed) -> int
     cdef dict _uniform_hashes            # local hash of a block of one repeated token
@@ -48,5 +52,9 @@ cdef class BlockScheduler(Scheduler):
     cdef int publish_stored(self, Request* request, int64_t first_block, int64_t num_blocks) except -1
     cdef int32_t identity_of(self, Request* request, int64_t block) noexcept nogil
     cdef uint64_t hash_of(self, Request* request, int64_t block) except? 0
+    cdef object chain_hash(self, uint64_t parent, int64_t block, uint64_t local)
     cdef list slots_outside(self)
+    cdef list held_sources(self)
     cdef object local_hash(self, Request* request, int64_t block)
+    cdef int reject(self, int32_t slot, int32_t reason, bint is_aside) except -1 nogil
+    cdef int _publish_prefill(self, Request* request) except -1 nogil

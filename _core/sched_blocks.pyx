@@ -5,7 +5,7 @@ Source: engine specification, sections 2.2, 2.3, 3.4, 4.1, 4.3, 4.5.
 """
 from libc.stdlib cimport free, malloc, realloc
 
-from .event_buffer cimport EV_KV_REMOVED, EV_KV_STORED, REASON_PROMPT_OVER_MODEL_LEN, WANT_KV, Event
+from .event_buffer cimport EV_CUT, EV_KV_REMOVED, EV_KV_STORED, EV_PREFILL, REASON_PROMPT_OVER_MODEL_LEN, WANT_KV, Event, EventBuffer
 from .types cimport NONE, PRIVATE, STATUS_MATERIALISED, STATUS_RUNNING, ceil_div
 
 cdef enum:
@@ -15,6 +15,7 @@ cdef enum:
 cdef class BlockScheduler(Scheduler):
     def __dealloc__(self):
         free(self.hit_copies)
+        free(self.rejected)
 
     cdef int64_t active_blocks(self) noexcept nogil:
         return self.pool.active()
@@ -73,7 +74,7 @@ cdef class BlockScheduler(Scheduler):
             request.path[depth] = node
         request.path_length = depths
         self.index.hold(node)
-        if not self.want & WANT_KV and not self.index.knows_outputs:
+        if not self.keeps_hash_ids and not self.index.knows_outputs:
             free(request.hash_ids)
             request.hash_ids = NULL
         return 0
@@ -255,6 +256,38 @@ cdef class BlockScheduler(Scheduler):
         request.table_length = 0
         self.head_blocked = False
 
+    # -- rejections and records of work -----------------------------------------------------------
+
+    cdef int reject(self, int32_t slot, int32_t reason, bint is_aside) except -1 nogil:
+        """Drop the hopeless request that is tried, of those set aside or of the queue; it ends with the pass."""
+        cdef int32_t* grown
+        if self.num_rejected == self.rejected_capacity:
+            grown = <int32_t*>realloc(self.rejected, (self.rejected_capacity * 2 + 16) * 2 * sizeof(int32_t))
+            if grown is NULL:
+                with gil:
+                    raise MemoryError("rejected requests")
+            self.rejected = grown
+            self.rejected_capacity = self.rejected_capacity * 2 + 16
+        self.rejected[2 * self.num_rejected] = slot
+        self.rejected[2 * self.num_rejected + 1] = reason
+        self.num_rejected += 1
+        if is_aside:
+            self._take_out(slot)
+        else:
+            self.pop_waiting()
+        return 0
+
+    cdef int publish_unqueued_cuts(self, EventBuffer out, double now_ms) except -1 nogil:
+        cdef int64_t i
+        for i in range(self.num_rejected):
+            out.emplace(EV_CUT, now_ms, self.worker, self.rank, self.requests.slots[self.rejected[2 * i]].ordinal)
+        return 0
+
+    cdef int _publish_prefill(self, Request* request) except -1 nogil:
+        cdef Event* event = self.start_events.emplace(EV_PREFILL, self.pass_start_ms, self.worker, self.rank, request.ordinal)
+        event.a, event.b, event.c = request.work_prompt, request.work_prefix, request.work_total
+        return 0
+
     # -- cache events -----------------------------------------------------------------------------
 
     cdef int publish_removed(self) except -1 nogil:
@@ -282,10 +315,7 @@ cdef class BlockScheduler(Scheduler):
         hashes = [chain]
         for i in range(num_blocks):
             local = self.local_hash(request, first_block + i)
-            if first_block + i > 0:
-                chain = self._xxh3(int(chain).to_bytes(8, "little") + int(local).to_bytes(8, "little"), HASH_SEED)
-            else:
-                chain = local
+            chain = self.chain_hash(chain, first_block + i, local)
             self.index.hashes[self.identity_of(request, first_block + i)] = chain
             hashes += (chain, local)
         event = self.kv_events.emplace(EV_KV_STORED, self.pass_start_ms, self.worker, self.rank, request.ordinal)
@@ -299,6 +329,12 @@ cdef class BlockScheduler(Scheduler):
     cdef uint64_t hash_of(self, Request* request, int64_t block) except? 0:
         """Chain hash of a block that was visible before."""
         return self.index.hashes[self.identity_of(request, block)]
+
+    cdef object chain_hash(self, uint64_t parent, int64_t block, uint64_t local):
+        """Hash of a block and all before it."""
+        if block == 0:
+            return local
+        return self._xxh3(int(parent).to_bytes(8, "little") + int(local).to_bytes(8, "little"), HASH_SEED)
 
     cdef object local_hash(self, Request* request, int64_t block):
         """XXH3-64 of a block's tokens as little-endian 32-bit words. A prompt token is its trace hash id, unless the
@@ -332,6 +368,10 @@ cdef class BlockScheduler(Scheduler):
         """Requests in no queue that are owned here all the same."""
         return []
 
+    cdef list held_sources(self):
+        """Copies held by others than requests."""
+        return []
+
     def check(self):
         """Compare pool, index and queues with what the requests hold, between two passes or commands.
 
@@ -344,7 +384,7 @@ cdef class BlockScheduler(Scheduler):
         holds = 0
         num_private = 0
         slots = [self.running[i] for i in range(self.num_running)]
-        slots += [self.waiting[(self.waiting_head + i) & self.waiting_mask] for i in range(self.num_waiting)]
+        slots += [self._waiting_at(i) for i in range(self.num_aside + self.num_waiting)]
         queued = len(slots)
         slots += self.slots_outside()
         assert len(set(slots)) == len(slots) == self.requests.num_owned, "a request in no queue, or in two"
@@ -352,7 +392,7 @@ cdef class BlockScheduler(Scheduler):
             request = &self.requests.slots[<int32_t>slots[k]]
             assert (request.status == STATUS_RUNNING) == (k < self.num_running), "status and queue differ"
             assert request.steady == (k < self.num_steady), "steady requests are no prefix of running"
-            assert (k < self.num_running or k >= queued or request.table_length == 0
+            assert (k < self.num_running + self.num_aside or k >= queued or request.table_length == 0
                     or request.status == STATUS_MATERIALISED), "a waiting request holds blocks"
             holds += request.num_private_nodes + (request.path_length > 0)
             for i in range(request.table_length):
@@ -361,6 +401,8 @@ cdef class BlockScheduler(Scheduler):
                     num_private += 1
                 else:
                     references[copy] = references.get(copy, 0) + 1
+        for copy in self.held_sources():
+            references[copy] = references.get(copy, 0) + 1
         self.pool.check()
         self.index.check()
         assert self.pool.num_blocks == self.pool.num_free + self.pool.num_cached + num_private, "blocks lost"

@@ -55,7 +55,11 @@ cdef class HandoffScheduler(PolicyScheduler):
 
     cdef void stall_if_waiting(self) noexcept nogil:
         """A pass had no effect: where handoffs may bring something that changes that, no other pass is due until they do."""
-        self.stalled = self.handoffs.num_owned > 0
+        self.stalled = self.stalled or self.handoffs.num_owned > 0
+
+    cdef PoolStatus acquire(self, int64_t num_hits, int64_t num_fresh) except? POOL_OK nogil:
+        """Hold the first blocks that the last look-up found, and private ones."""
+        return self.pool.acquire(self.hit_copies, num_hits, num_fresh)
 
     cdef void wake(self) noexcept nogil:
         self.stalled = False
@@ -171,6 +175,7 @@ cdef class HandoffScheduler(PolicyScheduler):
             return APPLY_OVER_POOL
         slot = self.requests.add(envelope.request, envelope.n_in, envelope.n_out, envelope.hash_ids,
                                  envelope.num_hash_ids, &envelope.terms)
+        self.note_request(slot)
         self.requests.slots[slot].status = STATUS_OUTSIDE
         self.requests.slots[slot].owned = self.handoffs.add(envelope.handoff, slot, OWN_PENDING) + 1
         self._count_waiting(slot, 1)     # among those that decode next, as it will be in the queue
@@ -195,7 +200,7 @@ cdef class HandoffScheduler(PolicyScheduler):
         self.look_up(request)
         blocks = ceil_div(request.n_in, self.block_size)
         hits = self.num_hits
-        if self.pool.acquire(self.hit_copies, hits, blocks - hits) != POOL_OK:
+        if self.acquire(hits, blocks - hits) != POOL_OK:
             self.handoffs.head_failed()
             return 0
         self.kv_events.reset()           # what it held was shown with its pass

@@ -275,7 +275,11 @@ cdef class PolicyScheduler(CalendarScheduler):
         return slot
 
     cdef int _take_out(self, int32_t slot) noexcept nogil:
+        cdef int64_t i
         if self.has_policy and self.requests.slots[slot].status != STATUS_RUNNING:
+            for i in range(self.num_aside):
+                if self.aside[i] == slot:
+                    return Scheduler._take_out(self, slot)
             return self._forget_waiting(slot)
         return Scheduler._take_out(self, slot)
 

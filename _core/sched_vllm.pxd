@@ -3,7 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from .chacha cimport ChaCha12
 from .request_table cimport Request
-from .sched_handoff cimport HandoffScheduler
+from .sched_offload cimport OffloadScheduler
 
 
 cdef enum:
@@ -18,10 +18,10 @@ cdef enum:
 cdef enum Entry:                         # of the next in the queue
     ENTRY_OPEN = 0
     ENTRY_WAITS = 1
-    ENTRY_REJECTED = 2
+    ENTRY_PASSED_OVER = 2                # rejected, or set aside until a copy has ended
 
 
-cdef class VllmScheduler(HandoffScheduler):
+cdef class VllmScheduler(OffloadScheduler):
     cdef bint free_prefill               # a decode worker: what it has to recompute of a prompt takes no time
     cdef bint free_decode                # a prefill worker: the token that ends a prompt takes no time
     cdef bint preempt_first              # fifo: the victim is the first of running; lifo: the last
@@ -30,9 +30,6 @@ cdef class VllmScheduler(HandoffScheduler):
     cdef double accept_rates[MAX_DRAFTS]
     cdef ChaCha12 sampler
     # The pass being executed.
-    cdef int64_t num_rejected
-    cdef int32_t* rejected               # (2 * rejected_capacity,) pairs (slot, reason) of this pass, owned
-    cdef int64_t rejected_capacity
     cdef int32_t* ready                  # (ready_capacity,) slots that emit in this pass, owned
     cdef int64_t* bursts                 # (ready_capacity,) tokens of each under MTP, owned
     cdef int64_t* excess                 # (ready_capacity,) drafts accepted beyond them, owned
@@ -41,12 +38,11 @@ cdef class VllmScheduler(HandoffScheduler):
 
     cdef int run_running(self, bint defer_prefill) except -1 nogil
     cdef int run_waiting(self, bint defer_prefill) except -1 nogil
-    cdef int consider(self, int32_t slot, bint defer_prefill) except -1 nogil
+    cdef int consider(self, int32_t slot, bint is_aside, bint defer_prefill) except -1 nogil
+    cdef int admit(self, int32_t slot, bint is_aside) except -1 nogil
     cdef int schedule(self, int32_t slot, bint from_waiting) except -1 nogil
     cdef int take_blocks(self, int32_t slot, int64_t num_hits, int64_t num_fresh) except -1 nogil
     cdef int32_t preempt(self, bint return_budget) except -1 nogil
-    cdef int reject(self, int32_t slot, int32_t reason) except -1 nogil
-    cdef int _publish_prefill(self, Request* request) except -1 nogil
     cdef int _leave_running(self, int32_t slot, int32_t status, int32_t reason, int64_t needed, int64_t available) except -1 nogil
     cdef int collect_ready(self) except -1 nogil
     cdef int finish_tokens(self, double prefill_end_ms) except -1 nogil

@@ -1,12 +1,13 @@
 from collections.abc import Callable, Sequence
 from typing import final
 
+from .offload import HostTier
 from .policy import SchedulingPolicy
-from .sched_handoff import HandoffScheduler
+from .sched_offload import OffloadScheduler
 from .timing import TimingModel
 
 @final
-class VllmScheduler(HandoffScheduler):
+class VllmScheduler(OffloadScheduler):
     def __init__(
         self,
         worker: int,
@@ -33,4 +34,5 @@ class VllmScheduler(HandoffScheduler):
         knows_outputs: bool = False,
         free_prefill: bool = False,
         free_decode: bool = False,
+        tier: HostTier | None = None,
     ) -> None: ...

@@ -16,14 +16,14 @@ from libc.string cimport memmove
 from .block_pool cimport POOL_OK, BlockPool
 from .chacha cimport chacha_next_u64, chacha_seed
 from .event_buffer cimport (
-    EV_ADMISSION, EV_CUT, EV_PREEMPTION, EV_PREFILL, EV_RANK_START, REASON_BURST_OVER_POOL,
-    REASON_GROWTH_OVER_POOL, REASON_PROMPT_OVER_BUDGET, REASON_PROMPT_OVER_MODEL_LEN,
+    EV_ADMISSION, EV_PREEMPTION, EV_RANK_START, REASON_BURST_OVER_POOL, REASON_GROWTH_OVER_POOL,
+    REASON_PROMPT_OVER_BUDGET, REASON_PROMPT_OVER_MODEL_LEN,
     REASON_PROMPT_OVER_POOL, TERM_COMPLETED, TERM_FAILED, TERM_REJECTED, WANT_KV, WANT_PREFILL, WANT_TOKENS, Event,
-    EventBuffer,
 )
+from .offload cimport HostTier
 from .policy cimport SchedulingPolicy
 from .prefix_index cimport PrefixIndex
-from .sched_handoff cimport HandoffScheduler
+from .sched_offload cimport TIER_ASIDE, TIER_LOADED, TIER_MISS, TIER_WAIT, OffloadScheduler, TierAnswer
 from .timing cimport TimingModel
 from .types cimport (
     BLOCKED, NONE, SCHEDULED, SELF_PREEMPTED, STATUS_MATERIALISED, STATUS_PREEMPTED, STATUS_RUNNING, STATUS_WAITING,
@@ -34,7 +34,7 @@ from .types import EngineError, LivelockError
 
 
 @cython.final
-cdef class VllmScheduler(HandoffScheduler):
+cdef class VllmScheduler(OffloadScheduler):
     """One rank of the vLLM flavour.
 
     Args:
@@ -46,6 +46,7 @@ cdef class VllmScheduler(HandoffScheduler):
         block_tokens, xxh3: see sched_blocks; needed only with cache events. asks_prompt_tokens: block_tokens knows the
             tokens of prompts, too, at positions -input_tokens to -1; otherwise they are taken from the hash ids.
         policy: who goes first, who is preempted, who may enter (sched_policy); None is first come, first served.
+        tier: host memory of this rank (sched_offload); None is none. It needs prefix caching and xxh3, and no drafts.
         knows_outputs: hash ids stand for engine blocks and go on behind the prompt (prefix_index).
         free_prefill, free_decode: prompt tokens that are computed, tokens that are generated take no time: a worker with a
             role never pays for the other one, as on the reference.
@@ -58,7 +59,7 @@ cdef class VllmScheduler(HandoffScheduler):
                  max_model_len=None, bint enable_prefix_caching=True, bint enable_chunked_prefill=True,
                  str preemption_mode="lifo", accept_rates=(), uint64_t sampler_seed=0, block_tokens=None, xxh3=None,
                  bint asks_prompt_tokens=False, SchedulingPolicy policy=None, bint calendar=True,
-                 bint knows_outputs=False, bint free_prefill=False, bint free_decode=False):
+                 bint knows_outputs=False, bint free_prefill=False, bint free_decode=False, HostTier tier=None):
         cdef Py_ssize_t i
         if preemption_mode not in ("lifo", "fifo"):
             raise ValueError(f"unknown preemption_mode {preemption_mode!r}")
@@ -90,13 +91,15 @@ cdef class VllmScheduler(HandoffScheduler):
             self.accept_rates[i] = accept_rates[i]
         chacha_seed(&self.sampler, sampler_seed)
         self.set_policy(policy)
-        # Records about single tokens or blocks need every request touched in its order.
-        if calendar and self.num_drafts == 0 and not want & (WANT_KV | WANT_TOKENS):
+        if tier is not None and (not enable_prefix_caching or xxh3 is None or self.num_drafts > 0):
+            raise ValueError("a host tier needs prefix caching and xxh3, and knows no drafts")
+        self.set_tier(tier)
+        # Records about single tokens or blocks, and copies, need every request touched in its order.
+        if calendar and self.num_drafts == 0 and not self.has_tier and not want & (WANT_KV | WANT_TOKENS):
             self.enable_calendar()
-        self.quiet_on = want == 0 and not self.has_policy
+        self.quiet_on = want == 0 and not self.has_policy and not self.has_tier
 
     def __dealloc__(self):
-        free(self.rejected)
         free(self.ready)
         free(self.bursts)
         free(self.excess)
@@ -117,13 +120,17 @@ cdef class VllmScheduler(HandoffScheduler):
         self.prefill_requests = self.prefill_isl_sum = self.prefill_prefix_sum = 0
         self.preempted = False
         self.num_rejected = 0
+        if self.has_tier:
+            self.open_tier_pass()
         if self.num_steady > 0:
             self.schedule_steady()
         self.run_running(defer_prefill)
         self.run_waiting(defer_prefill)
         if not defer_prefill and not self.preempted:
-            self.capacity_bound = self.num_waiting > 0
+            self.capacity_bound = self.num_waiting + self.num_aside > 0
         self.measure_pass(self.lengths, self.num_steady)
+        if self.has_tier:
+            end_ms = self.close_schedule(now_ms)
         if self.prefill_requests > 0 and not self.free_prefill:
             end_ms += self.timing.prefill_ms(self.prefill_requests, self.prefill_isl_sum // self.prefill_requests,
                                              self.prefill_prefix_sum // self.prefill_requests)
@@ -138,11 +145,12 @@ cdef class VllmScheduler(HandoffScheduler):
                              self.available_for(self.rejected[2 * i + 1]))
         self.num_rejected = 0
         if self.num_scheduled == 0 and not self.preempted and self.end_events.count == 0:
-            self.diagnose()
+            if not self.has_tier or not self.stands_by():
+                self.diagnose()
         event = &self.start_events.records[0]
         event.a, event.b, event.x = self.num_scheduled, self.tokens_scheduled, self.pass_end_ms
         self.effect_free = (self.pass_end_ms <= now_ms and self.num_scheduled == 0 and not self.preempted
-                            and self.end_events.count == 0)
+                            and self.end_events.count == 0 and not self.started_load and not self.gave_back)
         if self.effect_free:
             self.stall_if_waiting()
         self.computed = True
@@ -177,69 +185,89 @@ cdef class VllmScheduler(HandoffScheduler):
         """Step B: strictly in order; a head that has to wait blocks everybody behind it."""
         cdef int32_t slot
         cdef int64_t budget_before
-        cdef Request* request
-        cdef Event* event
+        cdef bint is_aside
         cdef int verdict
         self.head_blocked = self.num_running >= self.max_num_seqs
-        if self.preempted or self.head_blocked or self.num_waiting == 0:
+        if self.preempted or self.head_blocked or self.num_waiting + self.num_aside == 0:
             return 0
         self.open_queue()
         # An admission itself may preempt: what a look-up counts as held may not be what is reused of it.
-        while not self.preempted and self.num_running < self.max_num_seqs and self.any_candidate():
-            if self.gates_fresh():
-                slot = self.first_materialised()
-                if slot == NONE:
-                    break
-            else:
-                slot = self.candidate()
-            verdict = self.consider(slot, defer_prefill)
+        while not self.preempted and self.num_running < self.max_num_seqs:
+            slot = self.next_in_turn(&is_aside)
+            if slot == NONE:
+                break
+            verdict = self.consider(slot, is_aside, defer_prefill)
             if verdict == ENTRY_WAITS:
                 break
-            request = &self.requests.slots[slot]
-            if verdict == ENTRY_REJECTED or not self.admits(slot):
+            if verdict == ENTRY_PASSED_OVER:
+                continue
+            if not self.admits(slot):
+                if is_aside:
+                    self.num_vetoed -= 1     # it stands outside of the order
+                    self.aside_at += 1
                 continue
             budget_before = self.budget
-            if self.schedule(slot, True) != SCHEDULED:
+            if self.admit(slot, is_aside) != SCHEDULED:
                 break
-            if self.preempted or slot != self.candidate():
-                self._take_out(slot)     # others stand before it
-            else:
-                self.pop_waiting()
-            self.push_running(slot)
-            request.status = STATUS_RUNNING
-            event = self.start_events.emplace(EV_ADMISSION, self.pass_start_ms, self.worker, self.rank, request.ordinal)
-            event.a, event.b = self.cached_tokens, request.num_admissions
-            request.num_admissions += 1
-            if self.want & WANT_PREFILL and request.work_prompt > 0:
-                self._publish_prefill(request)
             if self.budget == budget_before and self.budget == 0:
                 break
         if self.num_running >= self.max_num_seqs:
             self.head_blocked = True
         return 0
 
-    cdef int consider(self, int32_t slot, bint defer_prefill) except -1 nogil:
-        """Whether the next in the queue may enter (`Entry`); what it may reuse is looked up then."""
+    cdef int consider(self, int32_t slot, bint is_aside, bint defer_prefill) except -1 nogil:
+        """Whether the next in turn may enter (`Entry`); what it may reuse is looked up then."""
         cdef Request* request = &self.requests.slots[slot]
         cdef int64_t length = request.n_in + request.gen
         cdef int64_t need
+        cdef TierAnswer answer = TIER_MISS
         if request.n_in >= self.max_model_len:
-            self.reject(slot, REASON_PROMPT_OVER_MODEL_LEN)
-            return ENTRY_REJECTED
+            self.reject(slot, REASON_PROMPT_OVER_MODEL_LEN, is_aside)
+            return ENTRY_PASSED_OVER
+        if self.has_tier and request.status != STATUS_MATERIALISED:
+            answer = self.consult_tier(slot)
+            if answer == TIER_ASIDE:
+                self.set_aside_for_copy(slot, is_aside)
+                return ENTRY_PASSED_OVER
         if request.status == STATUS_WAITING and ceil_div(length, self.block_size) > self.pool.num_blocks:
-            self.reject(slot, REASON_PROMPT_OVER_POOL)
-            return ENTRY_REJECTED
-        self.tell_order(slot)
+            self.reject(slot, REASON_PROMPT_OVER_POOL, is_aside)
+            return ENTRY_PASSED_OVER
+        if not is_aside:
+            self.tell_order(slot)
         if request.status == STATUS_MATERIALISED:
             self.cached_tokens = 0       # it has its blocks
             return ENTRY_OPEN
-        self.look_up(request)
-        self.cap_reuse(request, request.n_out - request.gen > 0, self.num_drafts > 0)
+        if answer == TIER_WAIT:
+            return ENTRY_WAITS
+        if answer != TIER_LOADED:
+            self.look_up(request)
+            self.cap_reuse(request, request.n_out - request.gen > 0, self.num_drafts > 0)
         need = ceil_div(length, self.block_size) - self.active_cached_tokens // self.block_size
         if need > self.pool.num_blocks - self.pool.active():
             self.head_blocked = True
             return ENTRY_WAITS
         return ENTRY_WAITS if defer_prefill and length - self.cached_tokens > 1 else ENTRY_OPEN
+
+    cdef int admit(self, int32_t slot, bint is_aside) except -1 nogil:
+        """Schedule a waiting request and, if it could be, take it into running; returns a ScheduleResult."""
+        cdef Request* request = &self.requests.slots[slot]
+        cdef Event* event
+        cdef int result = self.schedule(slot, True)
+        if result != SCHEDULED:
+            return result
+        if self.preempted or is_aside or slot != self.candidate():
+            self._take_out(slot)     # others stand before it
+        else:
+            self.pop_waiting()
+        self.push_running(slot)
+        request.status = STATUS_RUNNING
+        event = self.start_events.emplace(EV_ADMISSION, self.pass_start_ms, self.worker, self.rank, request.ordinal)
+        event.a, event.b = self.cached_tokens, request.num_admissions
+        event.c = 1 + self.host_tokens(slot) if self.has_tier and request.num_admissions == 0 else 0
+        request.num_admissions += 1
+        if self.want & WANT_PREFILL and request.work_prompt > 0:
+            self._publish_prefill(request)
+        return SCHEDULED
 
     cdef int schedule(self, int32_t slot, bint from_waiting) except -1 nogil:
         """Give one request its work of this pass; returns a ScheduleResult."""
@@ -264,7 +292,7 @@ cdef class VllmScheduler(HandoffScheduler):
             first = ceil_div(request.alloc, self.block_size)
             end = ceil_div(after, self.block_size)
             if end > first:
-                hits = reuse // self.block_size
+                hits = reuse // self.block_size if request.table_length == 0 else 0
                 if self.take_blocks(slot, hits, end - first - hits) == SELF_PREEMPTED:
                     return SELF_PREEMPTED
             request.alloc = after
@@ -286,17 +314,15 @@ cdef class VllmScheduler(HandoffScheduler):
                 self._publish_prefill(request)
         return SCHEDULED
 
-    cdef int _publish_prefill(self, Request* request) except -1 nogil:
-        cdef Event* event = self.start_events.emplace(EV_PREFILL, self.pass_start_ms, self.worker, self.rank, request.ordinal)
-        event.a, event.b, event.c = request.work_prompt, request.work_prefix, request.work_total
-        return 0
-
     # -- blocks and preemption --------------------------------------------------------------------
 
     cdef int take_blocks(self, int32_t slot, int64_t num_hits, int64_t num_fresh) except -1 nogil:
         """Acquire blocks, preempting until they are there or the request preempted itself."""
-        while self.pool.acquire(self.hit_copies, num_hits, num_fresh) != POOL_OK:
+        cdef int64_t i
+        while self.acquire(num_hits, num_fresh) != POOL_OK:
             if self.num_running == 0:
+                if self.is_shared:
+                    return SELF_PREEMPTED    # stores hold what it counted on; nobody can give way
                 with gil:
                     raise EngineError(f"request {self.requests.slots[slot].ordinal}: admitted, but the pool has no room")
             if self.preempt(True) == slot:
@@ -304,6 +330,9 @@ cdef class VllmScheduler(HandoffScheduler):
         if self.pool.num_removed > 0:
             self.publish_removed()
         self.append_blocks(&self.requests.slots[slot], num_hits, num_fresh)
+        if self.fences:
+            for i in range(num_fresh):
+                self.fence = max(self.fence, self.fresh_reads[i])
         return SCHEDULED
 
     cdef int32_t preempt(self, bint return_budget) except -1 nogil:
@@ -312,7 +341,7 @@ cdef class VllmScheduler(HandoffScheduler):
         cdef int32_t slot = self.running[at]
         cdef Request* request = &self.requests.slots[slot]
         cdef int64_t running = self.num_running
-        cdef int64_t waiting = self.num_waiting
+        cdef int64_t waiting = self.num_waiting + self.num_aside
         cdef int64_t active = self.pool.active()
         cdef int64_t held = request.table_length
         cdef Event* event
@@ -327,6 +356,8 @@ cdef class VllmScheduler(HandoffScheduler):
         request.num_preemptions += 1
         self.handoffs.generation += 1
         self.release_blocks(request)
+        if self.has_tier:
+            self.wait_for_store(slot)
         self.push_waiting(slot, True)
         if request.scheduled_pass == self.pass_number:
             request.scheduled_pass = NONE
@@ -342,31 +373,9 @@ cdef class VllmScheduler(HandoffScheduler):
         event.a, event.b = request.gen, request.num_preemptions
         words = self.start_events.emplace_words(event, 7)
         words[0], words[1], words[2] = running, waiting, active
-        words[3], words[4], words[5] = self.num_running, self.num_waiting, self.pool.active()
+        words[3], words[4], words[5] = self.num_running, self.num_waiting + self.num_aside, self.pool.active()
         words[6] = held
         return slot
-
-    cdef int reject(self, int32_t slot, int32_t reason) except -1 nogil:
-        """Drop the hopeless head of the queue; it ends with the pass."""
-        cdef int32_t* grown
-        if self.num_rejected == self.rejected_capacity:
-            grown = <int32_t*>realloc(self.rejected, (self.rejected_capacity * 2 + 16) * 2 * sizeof(int32_t))
-            if grown is NULL:
-                with gil:
-                    raise MemoryError("rejected requests")
-            self.rejected = grown
-            self.rejected_capacity = self.rejected_capacity * 2 + 16
-        self.rejected[2 * self.num_rejected] = slot
-        self.rejected[2 * self.num_rejected + 1] = reason
-        self.num_rejected += 1
-        self.pop_waiting()
-        return 0
-
-    cdef int publish_unqueued_cuts(self, EventBuffer out, double now_ms) except -1 nogil:
-        cdef int64_t i
-        for i in range(self.num_rejected):
-            out.emplace(EV_CUT, now_ms, self.worker, self.rank, self.requests.slots[self.rejected[2 * i]].ordinal)
-        return 0
 
     # -- tokens -----------------------------------------------------------------------------------
 
@@ -570,19 +579,19 @@ cdef class VllmScheduler(HandoffScheduler):
         cdef int32_t slot
         cdef Request* request
         cdef int64_t blocks
-        if self.num_waiting == 0 or self.num_running > 0 or self.gates_fresh():
+        if self.num_waiting + self.num_aside == 0 or self.num_running > 0 or self.gates_fresh():
             return 0
         if not self.handoffs.waits_outside():
             self.check_not_stuck()
-        if not self.any_candidate():
+        if self.num_aside == 0 and not self.any_candidate():
             return 0
-        slot = self.candidate()
+        slot = self.aside[0] if self.num_aside > 0 else self.candidate()
         request = &self.requests.slots[slot]
         blocks = ceil_div(request.n_in + request.gen, self.block_size)
         if blocks > self.pool.num_blocks:
-            self.pop_waiting()
+            self._take_out(slot)
             self.end_request(slot, TERM_FAILED, REASON_GROWTH_OVER_POOL, blocks, self.pool.num_blocks)
         elif not self.chunked_prefill and request.n_in > self.max_num_batched_tokens:
-            self.pop_waiting()
+            self._take_out(slot)
             self.end_request(slot, TERM_FAILED, REASON_PROMPT_OVER_BUDGET, request.n_in, self.max_num_batched_tokens)
         return 0

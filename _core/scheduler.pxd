@@ -42,6 +42,11 @@ cdef class Scheduler:
     cdef int64_t waiting_head
     cdef int64_t num_waiting
     cdef int64_t waiting_mask
+    cdef int32_t* aside                  # (aside_capacity,) waiting requests that go before the queue, owned (sched_offload)
+    cdef int64_t num_aside
+    cdef int64_t aside_capacity
+    cdef bint works_behind               # it has background work with deadlines of its own
+    cdef bint shares_tier                # and with other ranks
     cdef Moments queued                  # prompt lengths of requests that were never preempted
     cdef Moments queued_decode           # known lengths of preempted ones
     cdef int64_t next_seniority
@@ -80,7 +85,12 @@ cdef class Scheduler:
     cdef int detach_all(self) except -1 nogil
     cdef bint covers(self, int64_t n_in, int64_t n_out, int64_t num_hash_ids) noexcept nogil
     cdef int publish_unqueued_cuts(self, EventBuffer out, double now_ms) except -1 nogil
+    cdef double next_internal_ms(self) noexcept nogil
+    cdef void next_instant(self, double now_ms) noexcept nogil
+    cdef int process_internal(self, double now_ms, EventBuffer out) except -1 nogil
+    cdef int note_request(self, int32_t slot) except -1 nogil
     cdef bint has_work(self) noexcept nogil
+    cdef bint joins(self) noexcept nogil
     cdef bint holds_any(self) noexcept nogil
     cdef void wake(self) noexcept nogil
     cdef bint ends_unseen(self, int32_t ordinal) noexcept nogil
@@ -105,6 +115,8 @@ cdef class Scheduler:
     cdef int push_running(self, int32_t slot) except -1 nogil
     cdef int push_waiting(self, int32_t slot, bint front) except -1 nogil
     cdef int32_t pop_waiting(self) noexcept nogil
+    cdef int push_aside(self, int32_t slot) except -1 nogil
+    cdef int32_t _waiting_at(self, int64_t i) noexcept nogil
     cdef int _take_out(self, int32_t slot) noexcept nogil
     cdef Event* _unpublished_end(self, int32_t ordinal) noexcept nogil
     cdef double _last_before(self, Event* terminal) noexcept nogil

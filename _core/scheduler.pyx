@@ -57,6 +57,7 @@ cdef class Scheduler:
     def __dealloc__(self):
         free(self.running)
         free(self.waiting)
+        free(self.aside)
 
     # -- the seam ---------------------------------------------------------------------------------
 
@@ -100,9 +101,28 @@ cdef class Scheduler:
         """Whether a pass could change anything here."""
         return self.num_running > 0 or self.num_waiting > 0
 
+    cdef bint joins(self) noexcept nogil:
+        """Whether it takes part in a pass that another rank begins."""
+        return self.has_work()
+
     cdef bint holds_any(self) noexcept nogil:
         """Whether anything is owned here: requests, or blocks that wait for another worker."""
         return self.num_running > 0 or self.num_waiting > 0
+
+    cdef int note_request(self, int32_t slot) except -1 nogil:
+        """A request begins to be known."""
+        return 0
+
+    cdef double next_internal_ms(self) noexcept nogil:
+        """Next deadline of modelled background work [ms]; INFINITY = none."""
+        return INFINITY
+
+    cdef void next_instant(self, double now_ms) noexcept nogil:
+        """Something happens at `now_ms` on some worker."""
+
+    cdef int process_internal(self, double now_ms, EventBuffer out) except -1 nogil:
+        """Handle background work due by `now_ms`."""
+        return 0
 
     cdef int hand_off(self, Envelope* envelope, double now_ms, bint in_pass, EventBuffer out) except -1 nogil:
         """Apply a command about a handoff; returns a CommandStatus. A refusal changes nothing."""
@@ -133,6 +153,7 @@ cdef class Scheduler:
         if self.requests.find(ordinal) != NONE:
             return SUBMIT_ACTIVE
         slot = self.requests.add(ordinal, n_in, n_out, hash_ids, num_hash_ids, terms)
+        self.note_request(slot)
         self.push_waiting(slot, False)
         self.passes_without_gain = 0
         return SUBMIT_OK
@@ -183,6 +204,12 @@ cdef class Scheduler:
             if self.running[i] == slot:
                 self.num_running -= 1
                 memmove(&self.running[i], &self.running[i + 1], (self.num_running - i) * sizeof(int32_t))
+                return 0
+        for i in range(self.num_aside):
+            if self.aside[i] == slot:
+                self._count_waiting(slot, -1)
+                self.num_aside -= 1
+                memmove(&self.aside[i], &self.aside[i + 1], (self.num_aside - i) * sizeof(int32_t))
                 return 0
         for i in range(self.num_waiting):
             if self.waiting[(self.waiting_head + i) & self.waiting_mask] == slot:
@@ -407,7 +434,7 @@ cdef class Scheduler:
         """Append the gauges as they are now; `queued` requests wait on a lane and count as waiting."""
         cdef Event* event = out.emplace(EV_GAUGES, now_ms, self.worker, self.rank, NONE)
         event.a, event.b = self.active_blocks(), self.inactive_blocks()
-        event.c, event.d = self.num_running, self.num_waiting + queued
+        event.c, event.d = self.num_running, self.num_waiting + self.num_aside + queued
         event.e = telemetry_only
         return 0
 
@@ -422,11 +449,8 @@ cdef class Scheduler:
         cdef int32_t slot
         cdef int64_t i
         self.detach_all()
-        for i in range(self.num_running + self.num_waiting):
-            if i < self.num_running:
-                slot = self.running[i]
-            else:
-                slot = self.waiting[(self.waiting_head + i - self.num_running) & self.waiting_mask]
+        for i in range(self.num_running + self.num_aside + self.num_waiting):
+            slot = self.running[i] if i < self.num_running else self._waiting_at(i - self.num_running)
             request = &self.requests.slots[slot]
             event = out.emplace(EV_CUT, now_ms, self.worker, self.rank, request.ordinal)
             event.a, event.x = request.gen, request.emit_ms
@@ -485,6 +509,27 @@ cdef class Scheduler:
         self.num_waiting += 1
         return 0
 
+    cdef int push_aside(self, int32_t slot) except -1 nogil:
+        """A request that was taken out of the queue still waits, and goes before it from now on."""
+        cdef int32_t* grown
+        if self.num_aside == self.aside_capacity:
+            grown = <int32_t*>realloc(self.aside, max(64, self.aside_capacity * 2) * sizeof(int32_t))
+            if grown is NULL:
+                with gil:
+                    raise MemoryError(f"{self.aside_capacity * 2} requests set aside")
+            self.aside = grown
+            self.aside_capacity = max(64, self.aside_capacity * 2)
+        self._count_waiting(slot, 1)
+        self.aside[self.num_aside] = slot
+        self.num_aside += 1
+        return 0
+
+    cdef int32_t _waiting_at(self, int64_t i) noexcept nogil:
+        """Of all that wait, those set aside first."""
+        if i < self.num_aside:
+            return self.aside[i]
+        return self.waiting[(self.waiting_head + i - self.num_aside) & self.waiting_mask]
+
     cdef int32_t pop_waiting(self) noexcept nogil:
         cdef int32_t slot = self.waiting[self.waiting_head]
         self._count_waiting(slot, -1)
@@ -511,11 +556,8 @@ cdef class Scheduler:
         cdef Request* request
         rows = []
         self.detach_all()
-        for i in range(min(limit, self.num_running + self.num_waiting)):
-            if i < self.num_running:
-                slot = self.running[i]
-            else:
-                slot = self.waiting[(self.waiting_head + i - self.num_running) & self.waiting_mask]
+        for i in range(min(limit, self.num_running + self.num_aside + self.num_waiting)):
+            slot = self.running[i] if i < self.num_running else self._waiting_at(i - self.num_running)
             request = &self.requests.slots[slot]
             rows.append(("running" if i < self.num_running else "waiting", request.ordinal,
                          request.n_in + request.gen, request.computed, request.table_length))

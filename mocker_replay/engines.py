@@ -14,8 +14,10 @@ from typing import Any
 from mocker_replay._core.driver import Machine
 from mocker_replay._core.engine import Engine
 from mocker_replay._core.event_buffer import EventBuffer
+from mocker_replay._core.offload import HostTier
 from mocker_replay._core.policy import SchedulingPolicy
 from mocker_replay._core.sched_vllm import VllmScheduler
+from mocker_replay._core.shared_tier import SharedTier
 from mocker_replay._core.timing import TimingModel
 from mocker_replay.config import EngineConfig
 from mocker_replay.errors import ConfigError
@@ -58,6 +60,52 @@ def _load_profile(path: str) -> dict[str, Any]:
     return arrays
 
 
+_SHARED_GBPS = 80.0  # of a shared tier for which nothing is said, as on the reference
+
+
+def build_shared_tier(config: EngineConfig, trace_block_size: int, num_ranks: int) -> SharedTier | None:
+    """The host tier of all ranks of a replay, None where none is set or each has its own."""
+    offload = config.native_host_offload
+    if offload is None or not config.shares_tier:
+        return None
+    assert config.kv_cache_bytes_per_token is not None, "a tier needs the size of a block"
+    return SharedTier(
+        min(offload.num_host_blocks, COUNT_MAX),
+        float(config.block_size * config.kv_cache_bytes_per_token),
+        offload.d2h_bandwidth_gbps,
+        offload.h2d_bandwidth_gbps,
+        offload.latency_to_first_byte_ms,
+        config.block_size,
+        trace_block_size,
+        _SHARED_GBPS if offload.shared_d2h_bandwidth_gbps is None else offload.shared_d2h_bandwidth_gbps,
+        _SHARED_GBPS if offload.shared_h2d_bandwidth_gbps is None else offload.shared_h2d_bandwidth_gbps,
+        num_ranks,
+    )
+
+
+def build_tier(config: EngineConfig, trace_block_size: int) -> HostTier | None:
+    """The host tier of one rank, None where none is set."""
+    offload = config.native_host_offload
+    if offload is None:
+        return None
+    assert config.kv_cache_bytes_per_token is not None, "a tier needs the size of a block"
+    return HostTier(
+        min(offload.num_host_blocks, COUNT_MAX),
+        float(config.block_size * config.kv_cache_bytes_per_token),
+        offload.d2h_bandwidth_gbps,
+        offload.h2d_bandwidth_gbps,
+        offload.latency_to_first_byte_ms,
+        config.block_size,
+        trace_block_size,
+    )
+
+
+def _xxh3() -> Callable[..., int]:
+    from xxhash import xxh3_64_intdigest
+
+    return xxh3_64_intdigest
+
+
 def build_machine(
     config: EngineConfig,
     out: EventBuffer,
@@ -71,6 +119,7 @@ def build_machine(
     policy: SchedulingPolicy | None = None,
     knows_outputs: bool = False,
     seed_worker: int | None = None,
+    shared_tier: SharedTier | None = None,
 ) -> Machine:
     """The machine of one worker, with a scheduler for each of its ranks, publishing into `out`.
 
@@ -82,17 +131,15 @@ def build_machine(
             those of prompts, too, at positions below 0.
         knows_outputs: hash ids stand for engine blocks and go on behind the prompt, for what will be generated.
         policy: who goes first, who is preempted, who may enter; None is first come, first served.
+        shared_tier: the host tier, where the ranks of all workers share it.
         seed_worker: number of the worker among those of its kind, where that is not `worker`; seeds are made from it.
 
     Raises:
         ConfigError: not supported, or a profile that cannot be read.
     """
     config.require_supported(config.worker_type)
-    xxh3 = None
-    if block_tokens is not None:
-        from xxhash import xxh3_64_intdigest
-
-        xxh3 = xxh3_64_intdigest
+    assert shared_tier is not None or not config.shares_tier, "a shared tier is built for all machines together"
+    xxh3 = _xxh3() if block_tokens is not None or config.native_host_offload is not None else None
     timing = timing or build_timing(config)
     ranks = [
         VllmScheduler(
@@ -121,6 +168,7 @@ def build_machine(
             knows_outputs=knows_outputs,
             free_prefill=config.worker_type == "decode",
             free_decode=config.worker_type == "prefill",
+            tier=build_tier(config, trace_block_size) if shared_tier is None else shared_tier,
         )
         for rank in range(config.dp_size)
     ]

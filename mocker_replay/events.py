@@ -39,6 +39,21 @@ class EventKind(enum.IntEnum):
     DECISION = 22
     QUIET_PASS = 23
     HANDOFF = 24
+    HOST = 25
+
+
+class HostStep(enum.IntEnum):
+    """A step of a host tier."""
+
+    STORE_PREPARED = 0
+    STORE_SUBMITTED = 1
+    STORE_COMPLETED = 2
+    LOAD_SCHEDULED = 3
+    LOAD_COMPLETED = 4
+    LOAD_CANCELLED = 5
+    EVICTED = 6
+    FENCE = 7
+    LOAD_RETURNED = 8
 
 
 class Decision(enum.IntEnum):
@@ -165,6 +180,15 @@ class LogEvent(enum.StrEnum):
     TOKENS = "tokens"
     KV_STORED = "kv_stored"
     KV_REMOVED = "kv_removed"
+    STORE_PREPARED = "store_prepared"
+    STORE_SUBMITTED = "store_submitted"
+    STORE_COMPLETED = "store_completed"
+    LOAD_SCHEDULED = "load_scheduled"
+    LOAD_COMPLETED = "load_completed"
+    LOAD_CANCELLED = "load_cancelled"
+    LOAD_RETURNED = "load_returned"
+    HOST_EVICTION = "host_eviction"
+    FENCE = "fence"
     FOOTER = "footer"
 
 
@@ -175,6 +199,18 @@ TERMINAL_EVENTS: dict[TerminalStatus, LogEvent] = {
     TerminalStatus.FAILED: LogEvent.FAILURE,
 }
 
+HOST_EVENTS: dict[HostStep, LogEvent] = {
+    HostStep.STORE_PREPARED: LogEvent.STORE_PREPARED,
+    HostStep.STORE_SUBMITTED: LogEvent.STORE_SUBMITTED,
+    HostStep.STORE_COMPLETED: LogEvent.STORE_COMPLETED,
+    HostStep.LOAD_SCHEDULED: LogEvent.LOAD_SCHEDULED,
+    HostStep.LOAD_COMPLETED: LogEvent.LOAD_COMPLETED,
+    HostStep.LOAD_CANCELLED: LogEvent.LOAD_CANCELLED,
+    HostStep.LOAD_RETURNED: LogEvent.LOAD_RETURNED,
+    HostStep.EVICTED: LogEvent.HOST_EVICTION,
+    HostStep.FENCE: LogEvent.FENCE,
+}
+
 # The lowest level that holds an event; header and footer are in every log.
 EVENT_LEVELS: dict[LogEvent, EventLevel] = {
     LogEvent.COMMAND: EventLevel.PASSES,
@@ -183,6 +219,7 @@ EVENT_LEVELS: dict[LogEvent, EventLevel] = {
     LogEvent.TOKENS: EventLevel.TOKENS,
     LogEvent.KV_STORED: EventLevel.KV,
     LogEvent.KV_REMOVED: EventLevel.KV,
+    **dict.fromkeys(HOST_EVENTS.values(), EventLevel.PASSES),
 } | {
     event: EventLevel.REQUESTS
     for event in (

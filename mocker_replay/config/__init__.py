@@ -6,7 +6,13 @@ fault in one pass; `ReplayOptions` holds what concerns the run and not the engin
 
 from __future__ import annotations
 
-from mocker_replay.config.engine import DynamoSettings, EngineConfig, SglangSettings, TrtllmSettings
+from mocker_replay.config.engine import (
+    DynamoSettings,
+    EngineConfig,
+    HostOffloadSettings,
+    SglangSettings,
+    TrtllmSettings,
+)
 from mocker_replay.config.loading import load_engine_config
 from mocker_replay.config.options import ReplayOptions
 from mocker_replay.config.realtime import RealtimeOptions
@@ -15,6 +21,7 @@ from mocker_replay.config.timing import TimingCallable, TimingModel
 __all__ = [
     "DynamoSettings",
     "EngineConfig",
+    "HostOffloadSettings",
     "RealtimeOptions",
     "ReplayOptions",
     "SglangSettings",

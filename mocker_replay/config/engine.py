@@ -18,6 +18,7 @@ from mocker_replay.config.shape import Shaped, shape
 from mocker_replay.config.timing import TimingModel
 from mocker_replay.errors import ConfigError, Fault
 
+_ONLY_WHEN_SET = ("kv_cache_bytes_per_token", "native_host_offload")
 # Beyond these nothing real lies, and the process would run out of numbers or of memory.
 BLOCK_SIZE_MAX = 2**31 - 1  # tokens
 DP_SIZE_MAX = 4096  # ranks a worker
@@ -39,6 +40,27 @@ class TrtllmSettings:
     """Keys of `engine.trtllm`; without effect for other backends."""
 
     capacity_scheduler_policy: str = "guaranteed_no_evict"
+
+
+@dataclass(frozen=True, slots=True)
+class HostOffloadSettings:
+    """Keys of `engine.native_host_offload`: a tier of KV blocks in host memory. Bandwidths of 0 are instantaneous."""
+
+    num_host_blocks: int
+    d2h_bandwidth_gbps: float = 32.0  # device to host, 10^9 bytes/s
+    h2d_bandwidth_gbps: float = 32.0
+    latency_to_first_byte_ms: float = 0.0
+    scope: str = "dp_rank_local"
+    shared_d2h_bandwidth_gbps: float | None = None  # of all ranks together, with scope cluster_shared; None: 80
+    shared_h2d_bandwidth_gbps: float | None = None
+    kv_layout_id: str | None = None
+
+    def to_mapping(self) -> dict[str, object]:
+        """What was set; as the reference's normaliser prints it."""
+        always = ("num_host_blocks", "d2h_bandwidth_gbps", "h2d_bandwidth_gbps")
+        defaults = HostOffloadSettings(self.num_host_blocks)
+        values = {key: getattr(self, key) for key in schema.HOST_OFFLOAD}
+        return {key: value for key, value in values.items() if key in always or value != getattr(defaults, key)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +102,7 @@ class EngineConfig:
     emit_kv_token_ids: bool = False
     kv_transfer_bytes_per_token: int | None = None
     kv_cache_bytes_per_token: int | None = None
+    native_host_offload: HostOffloadSettings | None = None
     kv_transfer_bandwidth: float | None = None
     kv_transfer_timing_mode: str = "full_prompt"
     timing_model: TimingModel = field(default_factory=TimingModel)
@@ -112,7 +135,7 @@ class EngineConfig:
             if key in UNBUILT:
                 if key in self.unbuilt:
                     engine[key] = self.unbuilt[key]
-            elif key != "kv_cache_bytes_per_token" or self.kv_cache_bytes_per_token is not None:
+            elif key not in _ONLY_WHEN_SET or getattr(self, key) is not None:
                 engine[key] = self._plain(key)
         top: dict[str, object] = {"engine": engine}
         top.update((key, getattr(self, key)) for key in schema.SIBLINGS)
@@ -122,6 +145,8 @@ class EngineConfig:
     def _plain(self, key: str) -> object:
         if key == "timing_model":
             return self.timing_model.to_mapping()
+        if key == "native_host_offload":
+            return None if self.native_host_offload is None else self.native_host_offload.to_mapping()
         if key == "sglang":
             return _fields_of(self.sglang, schema.SGLANG)
         if key == "trtllm":
@@ -147,6 +172,16 @@ class EngineConfig:
         if faults:
             raise ConfigError.of(faults)
 
+    @property
+    def shares_tier(self) -> bool:
+        """Whether the ranks of all workers share their host memory."""
+        return self.native_host_offload is not None and self.native_host_offload.scope == "cluster_shared"
+
+    def tier_fault(self, rule: str, role: str = "aggregated") -> Fault:
+        """A fault of the scope of the host tier."""
+        origin = Origin("engine config" if role == "aggregated" else f"{role} engine config")
+        return origin.fault("engine.native_host_offload.scope", "cluster_shared", rule)
+
     def _not_built(self, role: str) -> Iterator[Fault]:
         origin = Origin("engine config" if role == "aggregated" else f"{role} engine config")
         if self.backend != "vllm":
@@ -163,6 +198,10 @@ class EngineConfig:
             yield origin.fault("engine.block_size", self.block_size, f"must not exceed {BLOCK_SIZE_MAX} tokens here")
         if self.dp_size > DP_SIZE_MAX:
             yield origin.fault("dp_size", self.dp_size, f"must not exceed {DP_SIZE_MAX} ranks here")
+        if self.shares_tier and role != "aggregated":
+            yield self.tier_fault(
+                "not built yet for prefill and decode workers; each rank has memory of its own there", role
+            )
         for key, value in self.unbuilt.items():
             yield origin.fault(f"engine.{key}", value, "not built yet; leave the key out or set it to null")
 
@@ -180,7 +219,7 @@ def build(shaped: Shaped) -> EngineConfig:
     values = shaped.values
     plain: dict[str, Any] = {}
     for key in schema.ENGINE:
-        if key not in UNBUILT and key not in ("sglang", "trtllm"):
+        if key not in UNBUILT and key not in ("sglang", "trtllm", "native_host_offload"):
             plain[key] = values[f"engine.{key}"]
     plain.update((key, values[key]) for key in schema.SIBLINGS)
     _fill(plain, shaped)
@@ -200,6 +239,9 @@ def _fill(plain: dict[str, Any], shaped: Shaped) -> None:
     plain["aic_nextn_accept_rates"] = accept_rates(values)
     plain["sglang"] = SglangSettings(**_nested(values, "engine.sglang", schema.SGLANG))
     plain["trtllm"] = TrtllmSettings(**_nested(values, "engine.trtllm", schema.TRTLLM))
+    if values["engine.native_host_offload"] is not None:
+        tier = _nested(values, "engine.native_host_offload", schema.HOST_OFFLOAD)
+        plain["native_host_offload"] = HostOffloadSettings(**tier)
     dynamo = _nested(values, "dynamo", schema.DYNAMO)
     if dynamo["reasoning"] is not None:
         dynamo["reasoning"] = _nested(values, "dynamo.reasoning", schema.REASONING)

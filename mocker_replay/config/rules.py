@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mocker_replay.config.decimals import plain_decimal, read_plain_float
+from mocker_replay.config.schema import DEFAULT_BLOCK_SIZE
 from mocker_replay.config.shape import Shaped
 from mocker_replay.config.timing import TimingModel, provider_faults
 
@@ -133,6 +134,56 @@ def _capacity_needs_groups(v: Values) -> str | None:
     return "requires kv_cache_groups" if broken else None
 
 
+_TIER = "engine.native_host_offload"
+BYTES_MAX = 2**64 - 1
+
+
+def _tier_layout(v: Values) -> str | None:
+    shared = v[f"{_TIER}.scope"] == "cluster_shared"
+    broken = shared and not (v[f"{_TIER}.kv_layout_id"] or "").strip()
+    return "must not be empty with scope cluster_shared" if broken else None
+
+
+def _tier_bytes(v: Values) -> str | None:
+    per_token, block_size = v["engine.kv_cache_bytes_per_token"], v["engine.block_size"]
+    if per_token is None:
+        return "requires kv_cache_bytes_per_token, which says how large a block is"
+    block = per_token * (DEFAULT_BLOCK_SIZE["vllm"] if block_size is None else block_size)
+    over = block * v[f"{_TIER}.num_host_blocks"] > BYTES_MAX
+    return "must not hold more than 2^64-1 bytes" if over else None
+
+
+HOST_TIER_RULES: tuple[Rule, ...] = (
+    _positive(f"{_TIER}.num_host_blocks"),
+    *(
+        _non_negative(f"{_TIER}.{key}")
+        for key in (
+            "d2h_bandwidth_gbps",
+            "h2d_bandwidth_gbps",
+            "shared_d2h_bandwidth_gbps",
+            "shared_h2d_bandwidth_gbps",
+            "latency_to_first_byte_ms",
+        )
+    ),
+    Rule(f"{_TIER}.kv_layout_id", _tier_layout, (f"{_TIER}.scope",)),
+    Rule(
+        _TIER,
+        lambda v: "is supported only with backend vllm" if v["engine.backend"] != "vllm" else None,
+        ("engine.backend",),
+    ),
+    Rule(
+        _TIER,
+        lambda v: None if v["engine.enable_prefix_caching"] else "requires enable_prefix_caching = true",
+        ("engine.enable_prefix_caching",),
+    ),
+    Rule(
+        _TIER,
+        lambda v: "cannot stand together with aic_nextn" if v["engine.aic_nextn"] is not None else None,
+        ("engine.aic_nextn",),
+    ),
+    Rule(_TIER, _tier_bytes, ("engine.kv_cache_bytes_per_token", "engine.block_size", f"{_TIER}.num_host_blocks")),
+)
+
 _BACKEND = ("engine.backend",)
 _NEXTN = ("engine.aic_nextn",)
 _MAX_PREFILL = "engine.sglang.max_prefill_tokens"
@@ -182,6 +233,8 @@ AFTER_TIMING: tuple[Rule, ...] = (
 def apply_rules(shaped: Shaped) -> None:
     """Add to `shaped` what its values break, in order."""
     _apply(shaped, BEFORE_TIMING)
+    if shaped.values[_TIER] is not None:
+        _apply(shaped, HOST_TIER_RULES)
     timing = "engine.timing_model"
     model = shaped.values[timing]
     assert isinstance(model, TimingModel), "the first look leaves a model there"

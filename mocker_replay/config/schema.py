@@ -55,6 +55,17 @@ SGLANG: Mapping[str, Key] = {
     "schedule_conservativeness": Key(Kind.NUMBER, 1.0),
 }
 
+HOST_OFFLOAD: Mapping[str, Key] = {
+    "scope": _choice("dp_rank_local", "cluster_shared"),
+    "num_host_blocks": Key(Kind.COUNT, required=True),
+    "d2h_bandwidth_gbps": Key(Kind.NUMBER, 32.0),
+    "h2d_bandwidth_gbps": Key(Kind.NUMBER, 32.0),
+    "shared_d2h_bandwidth_gbps": Key(Kind.NUMBER),
+    "shared_h2d_bandwidth_gbps": Key(Kind.NUMBER),
+    "latency_to_first_byte_ms": Key(Kind.NUMBER, 0.0),
+    "kv_layout_id": Key(Kind.TEXT, nullable=True),
+}
+
 TRTLLM: Mapping[str, Key] = {"capacity_scheduler_policy": _choice("guaranteed_no_evict")}
 
 ENGINE: Mapping[str, Key] = {
@@ -99,7 +110,6 @@ ENGINE_ALIASES: Mapping[str, str] = {"kv_bytes_per_token": "kv_transfer_bytes_pe
 UNBUILT: tuple[str, ...] = (
     "kv_cache_groups",
     "kv_cache_capacity_bytes",
-    "native_host_offload",
     "state_cache",
     "prefix_match_unit",
     "g3_offload",

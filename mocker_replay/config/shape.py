@@ -22,6 +22,7 @@ _CHILDREN: Mapping[str, Mapping[str, Key]] = {
     "engine": schema.ENGINE,
     "engine.sglang": schema.SGLANG,
     "engine.trtllm": schema.TRTLLM,
+    "engine.native_host_offload": schema.HOST_OFFLOAD,
     "dynamo": schema.DYNAMO,
     "dynamo.reasoning": schema.REASONING,
 }

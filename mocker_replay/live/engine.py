@@ -344,6 +344,8 @@ def _normalised(config: ConfigSource, entry: str) -> EngineConfig:
     try:
         engine = config if isinstance(config, EngineConfig) else load_engine_config(config)
         engine.require_supported(engine.worker_type)
+        if engine.shares_tier:
+            raise ConfigError.of([engine.tier_fault("not built yet for live engines; use dp_rank_local")])
     except ConfigError as exc:
         raise LiveError(f"invalid engine arguments: {exc}") from exc
     return engine

@@ -21,6 +21,7 @@ tokens fpm wall_time num_prefill_requests sum_prefill_tokens var_prefill_length 
 num_decode_requests sum_decode_kv_tokens var_decode_kv_tokens num_queued_prefill sum_queued_prefill_tokens
 var_queued_prefill_length num_queued_decode sum_queued_decode_kv_tokens var_queued_decode_kv_tokens total
 first_block parent_hash block_hashes local_hashes priority deadline_ms play budget instead_of
+copy blocks until_ms host_tokens
 """
 KNOWN_FIELDS = frozenset(_NAMES.split())
 _MOST = 64

@@ -13,6 +13,8 @@ from typing import Any
 
 from mocker_replay._core.collector import Collector
 from mocker_replay._core.fleet import Fleet
+from mocker_replay._core.sched_offload import OffloadScheduler
+from mocker_replay._core.shared_tier import SharedTier
 from mocker_replay.config import EngineConfig, ReplayOptions
 from mocker_replay.config.options import DELTA_FORMATS
 from mocker_replay.errors import ExitCode, InvariantError, UsageError
@@ -30,7 +32,7 @@ from mocker_replay.replay.router import KvRouter
 from mocker_replay.replay.sinks import Sinks
 from mocker_replay.replay.workload import Recall, Workload, open_workload, session_names
 from mocker_replay.report.facts import FAILED, NOT_ARRIVED, NOT_TERMINAL, REJECTED, PrefillFacts, RunFacts
-from mocker_replay.report.summary import summarize
+from mocker_replay.report.summary import summarize, tier_fields
 from mocker_replay.shells.clock import elapsed_ms, monotonic_ns
 from mocker_replay.trace import TraceFacts, TraceGraph, TraceSource
 
@@ -85,7 +87,8 @@ class RunBooks:
         if is_delta and wants_kv:
             raise UsageError(f"event level kv is not built for trace_format {options.trace_format}")
         recall = _recall(facts, self.engine.block_size) if is_delta else None
-        self.workload = _workload(source, facts, self.graph, options, renumber=wants_kv, recall=recall)
+        numbers_ids = wants_kv or pools.has_tier
+        self.workload = _workload(source, facts, self.graph, options, renumber=numbers_ids, recall=recall)
         self.fleet: Fleet = build_fleet(
             pools,
             trace_block_size=self.engine.block_size if is_delta else facts.trace_block_size,
@@ -161,6 +164,7 @@ class RunBooks:
         result = ReplayResult(
             summary=summarize(self.collector, facts)
             | self._policy_summary()
+            | self._tier_summary()
             | self._lineage_summary()
             | self.extra_summary(),
             columns=columns,
@@ -178,6 +182,18 @@ class RunBooks:
             return {}
         counts = self.collector.decisions()
         return {"policy": self.policy.name, "policy_decisions": {kind.name.lower(): counts[kind] for kind in Decision}}
+
+    def _tier_summary(self) -> dict[str, Any]:
+        """What the host tiers did; nothing where there are none."""
+        if not self.pools.has_tier:
+            return {}
+        fields = tier_fields(self.collector.columns(), self.collector.host_steps())
+        if self.engine.shares_tier:
+            tier = self._ranks()[0].tier
+            assert isinstance(tier, SharedTier), "all ranks share one"
+            names = ("capacity_blocks", "resident_blocks", "used_blocks")
+            fields["g2_domains"] = [dict(zip(names, tier.figures(), strict=True))]
+        return fields
 
     def _lineage_summary(self) -> dict[str, Any]:
         """What was done to the rows of the trace; nothing where they were replayed as they are."""
@@ -212,11 +228,20 @@ class RunBooks:
         """(active, inactive blocks, running, waiting) of each rank."""
         return self.collector.gauges().tolist()  # type: ignore[no-any-return]
 
+    def _ranks(self) -> list[OffloadScheduler]:
+        """The schedulers of all ranks."""
+        ranks = [rank for machine in self.fleet.machines for rank in machine.engine.schedulers]
+        return [rank for rank in ranks if isinstance(rank, OffloadScheduler)]
+
     def _conservation_fault(self, columns: Mapping[str, Any]) -> InvariantError | None:
         """None when every row arrived and ended and every block is free or cached; else who is left, what is held."""
         status = columns["status"]
         left = [int(row) for row in (status == NOT_TERMINAL).nonzero()[0][:20]]
         gauges = self._gauges()
+        if self.engine.shares_tier:
+            # Stores hold blocks until they end, also between passes, where no gauge is shown.
+            ranks = self._ranks()
+            gauges = [(rank.held_by_requests(), *shown[1:]) for rank, shown in zip(ranks, gauges, strict=True)]
         held = [tuple(int(x) for x in rank) for rank in gauges if rank[0] or rank[2] or rank[3]]
         missing = self.facts.num_rows - int((status != NOT_ARRIVED).sum()) - self.workload.num_skipped
         if left or held or missing:
@@ -237,6 +262,7 @@ class RunBooks:
             dp_size=config.dp_size,
             tensor_parallel_size=config.tensor_parallel_size,
             worker_seconds=self.fleet.prefill_worker_seconds,
+            decode_has_tier=self.engine.native_host_offload is not None,
         )
 
     def _run_facts(self, wall_time_ms: float, *, cut: bool, interrupted: bool) -> RunFacts:

@@ -6,7 +6,7 @@ from mocker_replay._core.disaggregation import Disaggregation
 from mocker_replay._core.event_buffer import EventBuffer
 from mocker_replay._core.fleet import Fleet
 from mocker_replay._core.policy import SchedulingPolicy
-from mocker_replay.engines import BlockTokens, build_machine, build_timing
+from mocker_replay.engines import BlockTokens, build_machine, build_shared_tier, build_timing
 from mocker_replay.replay.pools import Pools
 
 
@@ -39,11 +39,13 @@ def build_fleet(
     out = EventBuffer()
     timing = build_timing(pools.engine)
     prefill_timing = timing if pools.prefill is None else build_timing(pools.prefill)
+    shared_tier = build_shared_tier(pools.engine, trace_block_size, pools.num_ranks)
     machines = [
         build_machine(
             pools.config_of(worker), out, worker=worker, trace_block_size=trace_block_size, want=want,
             timing=prefill_timing if worker < pools.num_prefill_workers else timing, block_tokens=block_tokens,
             policy=policy, seed_worker=pools.number_in_pool(worker), knows_outputs=knows_outputs,
+            shared_tier=shared_tier,
         )
         for worker in range(pools.num_workers)
     ]  # fmt: skip

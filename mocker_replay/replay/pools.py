@@ -64,6 +64,12 @@ class Pools:
         return self.engine.dp_size if self.prefill is None else max(self.engine.dp_size, self.prefill.dp_size)
 
     @property
+    def has_tier(self) -> bool:
+        """Whether any worker has host memory."""
+        configs = (self.engine, self.prefill)
+        return any(config is not None and config.native_host_offload is not None for config in configs)
+
+    @property
     def num_ranks(self) -> int:
         """Ranks of all workers."""
         ranks = (self.num_workers - self.num_prefill_workers) * self.engine.dp_size

@@ -74,6 +74,7 @@ class PrefillFacts:
     dp_size: int
     tensor_parallel_size: int
     worker_seconds: float
+    decode_has_tier: bool  # host memory of the decode workers
 
     @property
     def gpus_per_worker(self) -> int:

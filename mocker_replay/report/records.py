@@ -47,6 +47,7 @@ class _Row(NamedTuple):
     output_tokens: int
     reused_tokens_max: int
     reused_tokens_first: int
+    host_tokens_first: int
     num_admissions: int
     num_preemptions: int
     worker: int
@@ -81,7 +82,8 @@ def iter_records(columns: Columns, facts: RunFacts) -> Iterator[dict[str, Any]]:
 
 def record_lines(columns: Columns, facts: RunFacts) -> Iterator[bytes]:
     """The same records as JSON lines, some at a time. The core writes ordinary ones, which are nearly all of them."""
-    if facts.placements is not None or facts.graph is not None or facts.prefill is not None:
+    tiers = bool((columns["host_tokens_first"] >= 0).any())
+    if facts.placements is not None or facts.graph is not None or facts.prefill is not None or tiers:
         yield from (orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE) for record in iter_records(columns, facts))
         return
     readmissions = _readmissions(columns)
@@ -181,7 +183,7 @@ def _record(
                 facts.placements[row] if facts.placements is not None else None,
             )
         ],
-        "admission_history": _admissions(figures, later, stage is not None),
+        "admission_history": _admissions(figures, later, facts),
         "admission_count": figures.num_admissions,
         "readmission_count": max(0, figures.num_admissions - 1),
         "pressure_record_ordinals": [],
@@ -190,6 +192,11 @@ def _record(
         "name": name,
         "preemption_count": figures.num_preemptions,
     }
+    if figures.host_tokens_first >= 0:
+        record |= {
+            "first_admission_g1_reused_input_tokens": figures.reused_tokens_first - figures.host_tokens_first,
+            "first_admission_host_reused_input_tokens": figures.host_tokens_first,
+        }
     if stage is not None:
         record |= stages_of(figures.first_admit_ms, figures.worker, figures.rank, stage, record, facts)
     if figures.status != COMPLETED:
@@ -205,14 +212,14 @@ def _session_name(figures: _Row, facts: RunFacts) -> str | None:
     return facts.session_names[figures.session]
 
 
-def _admissions(figures: _Row, later: Sequence[tuple[float, int, bool]], disaggregated: bool) -> list[dict[str, Any]]:
+def _admissions(figures: _Row, later: Sequence[tuple[float, int, bool]], facts: RunFacts) -> list[dict[str, Any]]:
     if figures.num_admissions == 0:
         return []
     first = (figures.first_admit_ms, figures.reused_tokens_first, False)
     history: list[dict[str, Any]] = []
     in_pool = {"agg": 0, "prefill": 0, "decode": 0}
     for ordinal, (at_ms, reused, on_decode) in enumerate([first, *later]):
-        pool = ("decode" if on_decode else "prefill") if disaggregated else "agg"
+        pool = ("decode" if on_decode else "prefill") if facts.prefill is not None else "agg"
         history.append(
             {
                 "admission_ordinal": ordinal,
@@ -220,11 +227,24 @@ def _admissions(figures: _Row, later: Sequence[tuple[float, int, bool]], disaggr
                 "pool": pool,
                 "at_ms": at_ms,
                 "reused_input_tokens": reused,
+                **(_split(figures, on_decode, facts) if in_pool[pool] == 0 else {}),
                 "is_readmission": in_pool[pool] > 0,
             }
         )
         in_pool[pool] += 1
     return history
+
+
+def _split(figures: _Row, on_decode: bool, facts: RunFacts) -> dict[str, int]:
+    """Where the reused tokens of a first admission came from; nothing without a host tier."""
+    if on_decode:
+        # Its prompt has arrived, so it reuses nothing.
+        assert facts.prefill is not None
+        return {"g1_reused_input_tokens": 0, "host_reused_input_tokens": 0} if facts.prefill.decode_has_tier else {}
+    host = figures.host_tokens_first
+    if host < 0:
+        return {}
+    return {"g1_reused_input_tokens": figures.reused_tokens_first - host, "host_reused_input_tokens": host}
 
 
 def _failure(figures: _Row) -> dict[str, Any]:

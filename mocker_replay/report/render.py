@@ -211,6 +211,8 @@ def _result_lines(summary: dict[str, Any], facts: RunFacts) -> Iterator[Line]:
         f"{_percent(summary['first_admission_prefix_cache_reused_ratio'])} at first admission",
         "",
     )
+    if "first_admission_host_reused_input_tokens" in summary:
+        yield "host tier", _host_tier(summary), ""
     yield "preemptions", f"{summary['preemptions']:,}", "not dim yellow" if summary["preemptions"] else ""
     if facts.config.get("engine", {}).get("aic_nextn") and summary["avg_accept_length"] is not None:
         yield "speculation", f"{summary['avg_accept_length']:.3f} tokens accepted per request and decode pass", ""
@@ -238,6 +240,15 @@ def _ending_lines(summary: dict[str, Any]) -> Iterator[Line]:
         yield "", f"{summary['skipped_requests']:,} never arrived: their plays had failed", "not dim red"
     for reason, count in summary["failure_reasons"].items():
         yield "", f"{count:,} x {REASON_TEXTS[reason]}", "not dim red"
+
+
+def _host_tier(summary: dict[str, Any]) -> str:
+    return (
+        f"{summary['first_admission_host_reused_input_tokens']:,} prompt tokens reused from it, "
+        f"{summary['first_admission_g1_reused_input_tokens']:,} from the device; blocks: "
+        f"{summary['host_stored_blocks']:,} stored, {summary['host_loaded_blocks']:,} loaded, "
+        f"{summary['host_evicted_blocks']:,} evicted; {_count(summary['host_fenced_passes'], 'pass', 'passes')} held up"
+    )
 
 
 def _goodput(summary: dict[str, Any], facts: RunFacts) -> str:

@@ -8,11 +8,13 @@ run; everything else is the same to the byte.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from mocker_replay._core.collector import Collector
+from mocker_replay.events import HostStep
 from mocker_replay.report import metrics
 from mocker_replay.report.facts import (
     CANCELLED,
@@ -156,6 +158,24 @@ def _reuse(columns: Columns, done: Bools, input_tokens: int) -> dict[str, Any]:
             ("first_admission_prefix_cache_reused_ratio", columns["reused_tokens_first"]),
         )
     }
+
+
+def tier_fields(columns: Columns, host_steps: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """What host tiers brought and did; `host_steps` as a Collector gives them."""
+    done = metrics.is_completed(columns) & (columns["host_tokens_first"] >= 0)
+    host = int(columns["host_tokens_first"][done].sum())
+    fields: dict[str, Any] = {
+        "first_admission_g1_reused_input_tokens": int(columns["reused_tokens_first"][done].sum()) - host,
+        "first_admission_host_reused_input_tokens": host,
+    }
+    for name, step in (
+        ("stored", HostStep.STORE_COMPLETED),
+        ("loaded", HostStep.LOAD_COMPLETED),
+        ("evicted", HostStep.EVICTED),
+    ):
+        fields[f"host_{name}_blocks"] = host_steps[step][1]
+    fields["host_cancelled_loads"] = host_steps[HostStep.LOAD_CANCELLED][0]
+    return fields | {"host_fenced_passes": host_steps[HostStep.FENCE][0]}
 
 
 def _latencies(columns: Columns, done: Bools, gap_values_ms: Float64s, gap_weights: Int64s) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class Hold(enum.Enum):
 
     FREE = 0  # everything, when the clock says so
     HELD = 1  # nothing
-    BOUNDARY = 2  # everything except finishing a boundary
+    BOUNDARY = 2  # everything except finishing a boundary, or going on after internal work
     START = 3  # everything except starting a pass
     BOTH = 4  # neither of the two
 
@@ -128,6 +128,7 @@ class RealtimeShell:
         self._replies: dict[int, OnReply] = {}
         self._wake: asyncio.Future[None] | None = None
         self._noted = False  # something changed since the last look
+        self._behind_work = False  # internal work was the last that was done
         self._had_turn = True  # an overdue pass end is taken after one turn of the loop, never at once
         self._pass_timer = DeadlineTimer(clock, self.origin_ns, self._notify)
         self._internal_timer = DeadlineTimer(clock, self.origin_ns, self._notify)
@@ -183,7 +184,8 @@ class RealtimeShell:
         """Let a directed machine run at one instant until it has to wait and its consumer has dealt with everything.
 
         Args:
-            hold_boundary: stop when the consumer wants to finish the boundary of a pass.
+            hold_boundary: stop when the consumer wants to finish the boundary of a pass, and behind internal work: what
+                arrives at this instant comes before the next pass.
             hold_start: stop before a pass starts; commands that are there are applied one by one.
         """
         assert isinstance(self.readings, Directed), "only a directed shell is moved"
@@ -234,7 +236,9 @@ class RealtimeShell:
 
     def _may_start(self) -> bool:
         """The lanes are sampled before a pass, after which it starts; or after one, which nobody holds back."""
-        held = self._hold is Hold.START or self._hold is Hold.BOTH
+        held = (
+            self._hold is Hold.START or self._hold is Hold.BOTH or (self._hold is Hold.BOUNDARY and self._behind_work)
+        )
         return not held or self.machine.phase_name != "snapshot"
 
     # -- waiting ------------------------------------------------------------------------------------
@@ -344,6 +348,8 @@ class RealtimeShell:
             nominal_ms = self._pass_ms
         elif stimulus == "internal_timer":
             nominal_ms = self._internal_ms
+        if stimulus != "published":
+            self._behind_work = stimulus == "internal_timer"
         reading_ms = self.readings.reading(wall_ms, nominal_ms)
         step = self.machine.step(
             stimulus, reading_ms, command=command, num_cancels=num_cancels, num_commands=num_commands

@@ -72,6 +72,26 @@ class Draft:
         engine["timing_model"] = self._timing()
         return engine
 
+    def host_tier(self, engine: dict[str, Any]) -> None:
+        """Add a host tier: from far too small to ample, its copies from instant to longer than many passes."""
+        rng = self.rng
+        engine["enable_prefix_caching"] = True
+        engine["kv_cache_bytes_per_token"] = rng.choice((1, 1000, 131072, 250_000, 999_983))
+        block_bytes = engine["kv_cache_bytes_per_token"] * self.block_size
+
+        def bandwidth_gbps() -> float:
+            block_ms = rng.choice((0.0, 0.01, 0.1, 0.5, 1.0, 1.0, 3.0, 10.0, 40.0))
+            return 0.0 if block_ms == 0.0 else float(f"{block_bytes / (block_ms * 1e6):.6g}")
+
+        tier: dict[str, Any] = {
+            "num_host_blocks": max(1, int(self.num_blocks * rng.choice((0.3, 0.6, 1, 1, 1.5, 2, 3, 10)))),
+            "d2h_bandwidth_gbps": bandwidth_gbps(),
+            "h2d_bandwidth_gbps": bandwidth_gbps(),
+        }
+        if _maybe(rng, 0.4):
+            tier["latency_to_first_byte_ms"] = rng.choice((0.1, 1.0, 2.5, 20.0))
+        engine["native_host_offload"] = tier
+
     def _mtp(self) -> dict[str, Any]:
         rng = self.rng
         mtp: dict[str, Any] = {"aic_nextn": rng.randint(1, 5)}
@@ -256,6 +276,51 @@ def make_case(seed: int) -> Case:
     npz = draft.profile() if draft.profiled else {}
     text = "".join(json.dumps(row) + "\n" for row in rows)
     return Case(f"seed-{seed}", "mooncake", config, text, args, {}, npz_arrays=npz)
+
+
+def make_tier_case(seed: int) -> Case:
+    """The same with a host tier; workloads that go round in circles, so that much is loaded."""
+    draft = Draft(seed)
+    draft.mtp = False  # the wheel has no tier with it
+    rng = draft.rng
+    engine = draft.engine()
+    draft.host_tier(engine)
+    config: dict[str, Any] = {"engine": engine}
+    dp_size = rng.choice((1, 1, 1, 1, 2, 3))
+    if dp_size > 1:
+        # The cadence of prefill counts passes, also those in which the wheel only looks again whether a copy has ended.
+        config["dp_size"] = dp_size
+    rows = draft.rows()
+    args = draft.args(dp_size)
+    args.pop("router_mode", None)
+    tier = engine["native_host_offload"]
+    if tier["h2d_bandwidth_gbps"] == 0.0 and "latency_to_first_byte_ms" not in tier:
+        args.pop(
+            "telemetry_sample_interval_ms", None
+        )  # of the instant of a load that takes no time: docs/deviations.md
+    if "replay_concurrency" in args:
+        for row in rows:
+            if "timestamp" in row and row["timestamp"] < 0:
+                row["timestamp"] = 0
+    npz = draft.profile() if draft.profiled else {}
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    return Case(f"tier-{seed}", "mooncake", config, text, args, {}, npz_arrays=npz)
+
+
+def make_shared_tier_case(seed: int) -> Case:
+    """The same with one host tier of all workers."""
+    case = make_tier_case(seed)
+    rng = random.Random(seed)
+    case.config.pop("dp_size", None)  # ranks of one pass store in turn here, docs/deviations.md
+    tier = case.config["engine"]["native_host_offload"]
+    tier |= {"scope": "cluster_shared", "kv_layout_id": "one"}
+    for lane in ("d2h", "h2d"):
+        ratio = rng.choice((None, 0.0, 0.5, 1.0, 1.0, 2.0, 3.0))
+        if ratio is not None:
+            tier[f"shared_{lane}_bandwidth_gbps"] = float(f"{ratio * (tier[f'{lane}_bandwidth_gbps'] or 1.0):.6g}")
+    if _maybe(rng, 0.8):
+        case.args["num_workers"] = rng.choice((1, 2, 2, 3, 4))
+    return case
 
 
 def _synthetic_case(draft: Draft, config: dict[str, Any], dp_size: int) -> Case:

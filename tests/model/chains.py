@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from xxhash import xxh3_64_intdigest
+
 
 class Chains:
     """Hands out identities; the same chain always gets the same one."""
@@ -15,6 +17,8 @@ class Chains:
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self._of_chain: dict[tuple[int | None, tuple[int, ...]], int] = {}
+        self._chain_of: dict[int, tuple[int | None, tuple[int, ...]]] = {}
+        self._number_of: dict[int, int] = {}
         self._next = 0
 
     def fresh(self) -> int:
@@ -34,9 +38,21 @@ class Chains:
             chain = (before, block)
             if chain not in self._of_chain:
                 self._of_chain[chain] = self.fresh()
+                self._chain_of[self._of_chain[chain]] = chain
             before = self._of_chain[chain]
             identities.append(before)
         return identities
+
+    def number_of(self, identity: int) -> int:
+        """The number that routers know the block by: XXH3-64 over its tokens, chained to the block before."""
+        if identity in self._number_of:
+            return self._number_of[identity]
+        before, tokens = self._chain_of[identity]
+        own = xxh3_64_intdigest(b"".join(token.to_bytes(4, "little") for token in tokens), 1337)
+        if before is not None:
+            own = xxh3_64_intdigest(self.number_of(before).to_bytes(8, "little") + own.to_bytes(8, "little"), 1337)
+        self._number_of[identity] = own
+        return own
 
 
 def prompt_tokens(hash_ids: Sequence[int], trace_block_size: int, input_tokens: int) -> list[int]:

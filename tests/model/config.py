@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.model.host_tier import TierConfig
 from tests.model.sampler import parse_accept_rates
 from tests.model.timing import TimingModel, make_timing
 
@@ -31,6 +32,7 @@ class ModelConfig:
     timing: TimingModel
     dp_size: int
     tensor_parallel_size: int
+    tier: TierConfig | None = None
 
     @classmethod
     def from_mapping(cls, config: Mapping[str, Any] | None, timing: TimingModel | None = None) -> ModelConfig:
@@ -61,4 +63,5 @@ class ModelConfig:
             timing=timing or make_timing(engine.get("timing_model")),
             dp_size=config.get("dp_size", 1),
             tensor_parallel_size=config.get("tensor_parallel_size", 1),
+            tier=TierConfig.from_engine(engine),
         )

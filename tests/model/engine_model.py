@@ -18,6 +18,7 @@ from tests.model.policies import FCFS, ModelPolicy, due_ms_of
 from tests.model.pool import Removed, Stored
 from tests.model.request import Request
 from tests.model.scheduler import PassResult
+from tests.model.shared_tier import SharedTier
 from tests.model.telemetry import Telemetry
 from tests.model.timing import TimingModel
 from tests.model.worker import Submission, Worker
@@ -34,6 +35,7 @@ class Figures:
     rank: int | None = None
     overlap_blocks: int | None = None  # prompt blocks a router saw in the cache; None under round robin
     admissions: list[tuple[float, int]] = field(default_factory=list)
+    splits: list[tuple[int, int] | None] = field(default_factory=list)  # tokens from the device, from the host
     token_ms: list[float] = field(default_factory=list)
     status: str | None = None
     reason: str | None = None
@@ -63,6 +65,8 @@ class ModelRun:
     worker_seconds: float
     cut: bool
     sessions_reported: bool
+    returned_loads: int = 0
+    shared_tier: SharedTier | None = None
 
     def per_request(self) -> dict[str, list[Any]]:
         """Columns in row order, named as in the case files; rows that never arrived hold None."""
@@ -101,7 +105,14 @@ class ReplayModel:
             sessions = read_turns(rows, trace_block_size)
             turns = sorted((t for s in sessions for t in s), key=lambda t: t.row)
             self.workload = Workload(sessions, arrival_speedup_ratio, replay_concurrency)
-        self.workers = [Worker(config, index, policy) for index in range(num_workers)]
+        self.token_of: dict[int, int] = {}  # of a hash id: its number in order of first appearance
+        for turn in sorted(turns, key=lambda turn: turn.row):
+            for hash_id in turn.hash_ids:
+                self.token_of.setdefault(hash_id, len(self.token_of))
+        self.shared: SharedTier | None = None
+        if config.tier is not None and config.tier.shared:
+            self.shared = SharedTier.of(config.tier, config.block_size)
+        self.workers = [Worker(config, index, policy, self.shared) for index in range(num_workers)]
         self.figures = [Figures(turn) for turn in turns]
         self.limit_ms = math.inf if max_sim_time_ms is None else max_sim_time_ms
         self.telemetry = Telemetry(telemetry_sample_interval_ms) if telemetry_sample_interval_ms else None
@@ -135,18 +146,24 @@ class ReplayModel:
             self.now_ms,
             self.worker_seconds,
             cut=any(f.status is None for f in self.figures),
+            shared_tier=self.shared,
+            returned_loads=sum(rank.returned_loads for worker in self.workers for rank in worker.ranks),
             sessions_reported=self.workload.concurrency is not None or any(f.turn.turn for f in self.figures),
         )
 
     def _instant(self) -> None:
         """Everything at `now_ms`: rounds until a round changes nothing; a sample due belongs to the first one."""
         first_round = changed = True
+        for worker in self.workers:
+            for rank in worker.ranks:
+                rank.next_instant()
         while changed:
             changed = False
             for worker in self.workers:
                 if worker.in_pass is not None and worker.in_pass.end_ms == self.now_ms:
                     self._finish(worker)
                     changed = True
+                worker.process_internal(self.now_ms)
             for due_ms, turn in self.workload.pop_due(self.now_ms):
                 self._arrive(due_ms, turn)
                 changed = True
@@ -187,6 +204,7 @@ class ReplayModel:
                 self._cancel(worker, *late.pop(0))
             if group.end_ms == self.now_ms:
                 self._finish(worker)  # before anything it makes due arrives
+                worker.process_internal(self.now_ms)
         worker.at_boundary = False
         return changed
 
@@ -203,6 +221,7 @@ class ReplayModel:
 
     def _next_event_ms(self) -> float | None:
         times = [worker.in_pass.end_ms for worker in self.workers if worker.in_pass is not None]
+        times += [worker.next_internal_ms for worker in self.workers if worker.next_internal_ms < math.inf]
         if self.workload.next_due_ms is not None:
             times.append(self.workload.next_due_ms)
         times += [entry[0] for entry in self.leaving if self.figures[entry[3]].status is None]
@@ -224,7 +243,7 @@ class ReplayModel:
         rank = worker.take_rank()
         figures = self.figures[turn.row]
         figures.arrival_ms, figures.worker, figures.rank = due_ms, worker.index, rank
-        tokens = prompt_tokens(turn.hash_ids, self.trace_block_size, turn.input_tokens)
+        tokens = prompt_tokens([self.token_of[i] for i in turn.hash_ids], self.trace_block_size, turn.input_tokens)
         request = worker.ranks[rank].submit(turn.row, tokens, turn.output_tokens)
         request.priority, request.arrival_ms = turn.priority, due_ms
         request.deadline_ms = due_ms_of(due_ms, turn.deadline_ms)
@@ -241,8 +260,9 @@ class ReplayModel:
 
     def _started(self, worker: Worker, results: Mapping[int, PassResult]) -> None:
         for rank, result in results.items():
-            for request, reused in result.admissions:
+            for (request, reused), split in zip(result.admissions, result.splits, strict=True):
                 self.figures[request.number].admissions.append((result.start_ms, reused))
+                self.figures[request.number].splits.append(split)
             if self.trace_passes:
                 self.passes.append(_describe(worker, rank, result))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Any
 
 Identity = int  # interned prefix chain; see chains.py
 
@@ -17,6 +18,7 @@ class Copy:
 
     identity: Identity | None = None
     references: int = 1
+    source: Any = None  # the copy to the host that may still read what stood in the slot (offload.py)
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class BlockPool:
         self.copies_of: dict[Identity, list[Copy]] = {}  # oldest first; the first one is the primary
         self.lru: OrderedDict[int, Copy] = OrderedDict()  # id(copy) -> cached copy without references, oldest first
         self.journal: list[Removed | Stored] = []  # changes of what look-ups can see, in order
+        self.free_sources: list[Any] = []  # of the slots that were emptied, the last one last
+        self.aside_sources: list[Any] = []  # of the slots set aside
 
     @property
     def active(self) -> int:
@@ -70,13 +74,18 @@ class BlockPool:
         for copy in primaries:
             copy.references += 1
             self.lru.pop(id(copy), None)
-        self.free -= num_fresh - short
-        self._evict(short)
+        sources = self._evict(short)[::-1] + self._take_free(num_fresh - short)
         self.num_copies += num_fresh
-        return primaries + [Copy() for _ in range(num_fresh)]
+        return primaries + [Copy(source=source) for source in sources]
 
-    def _evict(self, count: int) -> None:
+    def _take_free(self, count: int) -> list[Any]:
+        """Empty slots, the one emptied last first; the source of each."""
+        self.free -= count
+        return [self.free_sources.pop() if self.free_sources else None for _ in range(count)]
+
+    def _evict(self, count: int) -> list[Any]:
         vanished = []
+        sources = []
         for _ in range(count):
             _, copy = self.lru.popitem(last=False)
             assert copy.identity is not None
@@ -86,25 +95,28 @@ class BlockPool:
                 del self.copies_of[copy.identity]
                 vanished.append(copy.identity)
             self.num_copies -= 1
+            sources.append(copy.source)
         if vanished:
             self.journal.append(Removed(vanished))
+        return sources
 
     def set_aside(self, num_slots: int) -> bool:
         """Reserve empty slots for a burst, evicting like an acquisition; they are nobody's copies yet."""
         short = max(0, num_slots - self.free)
         if short > len(self.lru):
             return False
-        self.free -= num_slots - short
-        self._evict(short)
+        self.aside_sources = self._evict(short)[::-1] + self._take_free(num_slots - short)
         return True
 
     def take_set_aside(self) -> Copy:
         """Turn one reserved slot into a private copy."""
         self.num_copies += 1
-        return Copy()
+        return Copy(source=self.aside_sources.pop(0))
 
     def return_set_aside(self, num_slots: int) -> None:
         self.free += num_slots
+        self.free_sources += self.aside_sources
+        self.aside_sources = []
 
     def cache(self, copy: Copy, identity: Identity) -> bool:
         """Make a private copy visible under an identity; True when no other copy was visible before."""
@@ -119,6 +131,7 @@ class BlockPool:
         if copy.identity is None:
             self.free += 1
             self.num_copies -= 1
+            self.free_sources.append(copy.source)
             return
         copy.references -= 1
         assert copy.references >= 0

@@ -135,6 +135,8 @@ def summary(run: ModelRun, **sla: float | None) -> dict[str, Any]:
         "num_tpot_samples": sum(len(f.token_ms) > 1 for f in done),
         "num_e2e_latency_samples": sum(bool(f.token_ms) for f in done),
     }
+    if run.shared_tier is not None:
+        figures["g2_domains"] = [run.shared_tier.figures()]
     for name, of in (("ttft_ms", ttft_ms), ("ttst_ms", ttst_ms), ("tpot_ms", tpot_ms), ("e2e_latency_ms", e2e_ms)):
         figures |= statistics(name, _present([of(f) for f in done]))
     figures |= statistics("itl_ms", gaps)
@@ -179,8 +181,12 @@ def request_record(f: Figures, dp_size: int, block_size: int) -> dict[str, Any]:
             "reused_input_tokens": reused,
             "is_readmission": ordinal > 0,
         }
-        for ordinal, (at_ms, reused) in enumerate(f.admissions)
+        | ({} if split is None else {"g1_reused_input_tokens": split[0], "host_reused_input_tokens": split[1]})
+        for ordinal, ((at_ms, reused), split) in enumerate(zip(f.admissions, f.splits, strict=True))
     ]
+    if f.splits and f.splits[0] is not None:
+        record["first_admission_g1_reused_input_tokens"] = f.splits[0][0]
+        record["first_admission_host_reused_input_tokens"] = f.splits[0][1]
     return record
 
 

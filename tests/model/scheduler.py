@@ -48,6 +48,7 @@ class PassResult:
 
     start_ms: float
     admissions: list[tuple[Request, int]] = field(default_factory=list)  # (request, reused tokens)
+    splits: list[tuple[int, int] | None] = field(default_factory=list)  # of each, see Rank.split_of
     preemptions: list[Request] = field(default_factory=list)
     tokens: list[tuple[Request, int]] = field(default_factory=list)  # (request, tokens emitted), in order
     accepted: dict[Request, int] = field(default_factory=dict)  # tokens, of those that emitted without prompt work
@@ -99,12 +100,44 @@ class Rank:
         self.capacity_bound = False
         self.pass_number = -1
         self.num_preemptions = 0
+        self.returned_loads = 0  # see OffloadRank
         self.scan_at = 0  # index of the running request that is being scheduled
         self.fruitless_passes = 0  # preempting for bursts, since the last token, end or submission
 
     @property
     def has_work(self) -> bool:
         return bool(self.running or self.waiting)
+
+    # What a rank with a host tier does otherwise (offload.py).
+
+    @property
+    def is_ready(self) -> bool:
+        return self.has_work
+
+    @property
+    def joins(self) -> bool:
+        """Whether it takes part in a pass that another rank begins."""
+        return self.is_ready
+
+    @property
+    def next_internal_ms(self) -> float | None:
+        return None
+
+    def next_instant(self) -> None: ...
+
+    @property
+    def waits_for_stores(self) -> bool:
+        """Blocks are missing, and nobody can give way."""
+        return False
+
+    def process_internal(self, at_ms: float) -> None: ...
+
+    def pass_ended(self, end_ms: float, idle: bool) -> None:
+        """`idle`: the pass of the group had no length and no work."""
+
+    def split_of(self, request: Request, reused: int) -> tuple[int, int] | None:
+        """Of the reused tokens, those from the device and from the host; None without a tier."""
+        return None
 
     def submit(self, number: int, tokens: list[int], n_out: int) -> Request:
         if self.config.enable_prefix_caching:
@@ -267,7 +300,7 @@ class Rank:
             active_cached = min(active_cached, cached)
         return cached, active_cached
 
-    def _admissible(self, request: Request) -> int | str:
+    def _admissible(self, request: Request, set_aside: int = 0) -> int | str:
         """Reused tokens when the head of the queue may enter, else "reject" or "wait"."""
         limit = self.config.max_model_len
         if limit is not None and request.n_in >= limit:
@@ -278,7 +311,7 @@ class Rank:
             return "reject"
         cached, active_cached = self._keep_recompute(request, cached, active_cached, logits=request.wants_tokens)
         need = max(0, blocks - active_cached // self.block_size)
-        if need > self.pool.num_blocks - self.pool.active:
+        if need > self.pool.num_blocks - self.pool.active - set_aside:
             return "wait"
         return cached
 
@@ -310,6 +343,8 @@ class Rank:
                 copies = self.pool.acquire(hits, len(entries) - len(hits))  # type: ignore[arg-type]
                 if copies is not None:
                     break
+                if self.waits_for_stores:
+                    return False
                 if self._preempt_one() is request:
                     return False
             for index, (entry, copy) in enumerate(zip(entries, copies, strict=True)):
@@ -357,6 +392,7 @@ class Rank:
             self.running.append(request)
             request.status = Status.RUNNING
             self.result.admissions.append((request, reuse))
+            self.result.splits.append(self.split_of(request, reuse))
         self.budget -= take
 
     def _victim(self) -> Request:
@@ -395,9 +431,12 @@ class Rank:
 
     # Step C
 
+    def computes_from_ms(self) -> float:
+        """When the blocks of the pass may be written."""
+        return self.result.start_ms
+
     def _spend_time_and_emit(self) -> None:
         result, config = self.result, self.config
-        end_ms = result.start_ms
         if self.prefill_count:
             count = self.prefill_count
             raw = config.timing.prefill(count, self.prefill_isl // count, self.prefill_prefix // count)
@@ -419,7 +458,7 @@ class Rank:
             capacity = config.num_gpu_blocks * config.block_size
             raw = config.timing.decode(len(batch), active, active // len(batch), capacity)
             result.decode_ms = scaled_ms(raw, config.speedup_ratio * config.decode_speedup_ratio)
-        result.end_ms = (end_ms + result.prefill_ms) + result.decode_ms
+        result.end_ms = (self.computes_from_ms() + result.prefill_ms) + result.decode_ms
         samples = [1 if config.nextn is None else self.sampler.sample() for _ in ready]
         for request, sample in zip(ready, samples, strict=True):
             if result.scheduled[request].prompt == 0:
@@ -485,10 +524,13 @@ class Rank:
         self._release(request)
         self.result.completed.append(request)
 
+    def _head(self) -> Request:
+        return min(self.waiting, key=lambda r: (self.policy.order(self, r), self.waiting.index(r)))
+
     def _fail_head(self) -> None:
         """The rank stands still: its head can never enter, whatever happens elsewhere."""
         assert not self.running, f"stands still with running requests: {self.running}"
-        request = min(self.waiting, key=lambda r: (self.policy.order(self, r), self.waiting.index(r)))
+        request = self._head()
         need = ceil_div(request.length, self.block_size)
         if need > self.pool.num_blocks:
             reason = "growth_over_pool"

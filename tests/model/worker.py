@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.model.config import ModelConfig
+from tests.model.offload import OffloadRank
 from tests.model.policies import FCFS, ModelPolicy
 from tests.model.records import forward_pass_record
 from tests.model.scheduler import PassResult, Rank
+from tests.model.shared_tier import SharedTier, SharingRank
 
 
 @dataclass
@@ -34,12 +36,19 @@ class Submission:
 
 
 class Worker:
-    def __init__(self, config: ModelConfig, index: int, policy: ModelPolicy = FCFS) -> None:
+    def __init__(
+        self, config: ModelConfig, index: int, policy: ModelPolicy = FCFS, shared: SharedTier | None = None
+    ) -> None:
         self.config, self.index = config, index
-        self.ranks = [
-            Rank(config, (config.mtp_seed + index * config.dp_size + rank) % 2**64, policy)
-            for rank in range(config.dp_size)
-        ]
+        self.ranks: list[Rank] = []
+        for rank in range(config.dp_size):
+            seed = (config.mtp_seed + index * config.dp_size + rank) % 2**64
+            if config.tier is None:
+                self.ranks.append(Rank(config, seed, policy))
+            elif shared is None:
+                self.ranks.append(OffloadRank(config, seed, policy))
+            else:
+                self.ranks.append(SharingRank(config, seed, policy, shared))
         self.in_pass: Group | None = None
         self.wave = 0
         self.next_rank = 0
@@ -90,10 +99,21 @@ class Worker:
 
     @property
     def ready(self) -> bool:
-        return self.in_pass is None and any(rank.has_work for rank in self.ranks)
+        return self.in_pass is None and any(rank.is_ready for rank in self.ranks)
+
+    @property
+    def next_internal_ms(self) -> float:
+        """When background copies of an idle worker next need it; infinite while a pass hides them."""
+        ends = [] if self.in_pass else [ms for rank in self.ranks if (ms := rank.next_internal_ms) is not None]
+        return min(ends, default=math.inf)
+
+    def process_internal(self, now_ms: float) -> None:
+        while self.next_internal_ms <= now_ms:
+            for rank in self.ranks:
+                rank.process_internal(now_ms)
 
     def start_pass(self, now_ms: float) -> Group:
-        results = {i: rank.execute(now_ms, self.wave) for i, rank in enumerate(self.ranks) if rank.has_work}
+        results = {i: rank.execute(now_ms, self.wave) for i, rank in enumerate(self.ranks) if rank.joins}
         self.wave += 1
         end_ms = max(result.end_ms for result in results.values())
         self.in_pass = Group(now_ms, end_ms, results)
@@ -105,6 +125,9 @@ class Worker:
         assert group is not None
         self.in_pass = None
         self.at_boundary = True
+        idle = group.end_ms == group.start_ms and not any(result.scheduled for result in group.results.values())
+        for rank in self.ranks:
+            rank.pass_ended(group.end_ms, idle)
         if not any(rank.has_work for rank in self.ranks):
             self.wave = 0
         records = []

@@ -43,6 +43,7 @@ class Outcome:
     cut: bool
     exit_code: int
     failures: dict[int, str]  # row of each failed request -> why
+    returned_loads: int = 0  # by requests that had loaded and held each other up, see docs/deviations.md
 
     def columns(self) -> dict[str, list[Any]]:
         """The records as the columns of the case files."""
@@ -106,6 +107,7 @@ def run_model_case(case: Case, folder: Path) -> Outcome:
         cut=run.cut,
         exit_code=4 if failed else 0,
         failures={f.turn.row: f.reason for f in run.figures if f.reason is not None},
+        returned_loads=run.returned_loads,
     )
 
 
@@ -149,10 +151,13 @@ def run_product_case(case: Case, folder: Path) -> Outcome:
         summary=result.summary,
         telemetry=result.telemetry,
         passes=list(passes_of_log(events)),
-        end_ms=max((p["at_ms"] for p in passes_of_log(events)), default=0.0),
+        end_ms=max((p["at_ms"] for p in passes_of_log(events)), default=0.0)
+        if config.get("engine", {}).get("native_host_offload") is None
+        else last_of_log(events),
         cut=log_footer(events)["end"] == "time_limit",
         exit_code=int(result.exit_code),
         failures=dict(failures_of_log(events)),
+        returned_loads=events.read_bytes().count(b'"event":"load_returned"'),
     )
 
 
@@ -169,6 +174,11 @@ def passes_of_log(events: Path) -> Iterator[dict[str, Any]]:
                 "dp_rank": rank["rank"],
                 **rank["fpm"],
             }
+
+
+def last_of_log(events: Path) -> float:
+    """Time of the last line; copies to a host tier may end after the last pass."""
+    return max(json.loads(line)["t_ms"] for line in events.read_text().splitlines()[1:-1])
 
 
 def failures_of_log(events: Path) -> Iterator[tuple[int, str]]:

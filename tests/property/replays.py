@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from mocker_replay._core.log_encoder import LEVELS
 from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions, TimingModel
+from mocker_replay.config.engine import HostOffloadSettings
 from mocker_replay.log.wall import bare_lines
 from mocker_replay.replay import ReplayResult, replay
 from mocker_replay.report.summary import without_wall_clock
@@ -114,6 +115,49 @@ def cases(draw: st.DrawFn) -> Case:
     )
     level, batch_rows = draw(st.sampled_from(LEVELS)), draw(st.sampled_from([1, 3, 1024]))
     return Case(draw(configs()), options, draw(traces()), level, batch_rows)
+
+
+@st.composite
+def tier_cases(draw: st.DrawFn) -> Case:
+    """The same with a host tier: few documents that push each other out of the pool, copies that end when rows come."""
+    case = draw(cases())
+    block_size, num_blocks = case.config.block_size, draw(st.integers(3, 6))
+    tier = HostOffloadSettings(
+        num_host_blocks=draw(st.sampled_from([1, num_blocks, 10 * num_blocks, 10 * num_blocks])),
+        d2h_bandwidth_gbps=draw(st.sampled_from([0.0, 0.1, 1.0, 2.0])),  # a block in 0, 10, 1 and 0.5 ms
+        h2d_bandwidth_gbps=draw(st.sampled_from([0.0, 0.1, 1.0, 2.0])),
+        latency_to_first_byte_ms=draw(st.sampled_from([0.0, 0.0, 0.5, 5.0])),
+    )
+    case.config = dataclasses.replace(
+        case.config,
+        num_gpu_blocks=num_blocks,
+        max_model_len=None,
+        max_num_batched_tokens=None,
+        dp_size=draw(st.sampled_from([1, 1, 2])),
+        enable_prefix_caching=True,
+        aic_nextn=None,
+        aic_nextn_accept_rates=(),
+        kv_cache_bytes_per_token=1_000_000 // block_size,
+        native_host_offload=tier,
+    )
+    case.options = dataclasses.replace(
+        case.options,
+        num_workers=draw(st.sampled_from([1, 1, 2])),
+        max_sim_time_ms=None,
+        router_mode="round_robin",  # a router is refused with a tier
+        kv_event_lag_ms=None,
+    )
+    case.rows, at_ms = [], 0.0
+    longest = num_blocks * block_size - 3  # tokens, with room for what is generated
+    for at in range(draw(st.integers(6, 16))):
+        at_ms += draw(st.sampled_from([20.0, 0.0, 0.5, 1.0, 2.0, 5.0, 50.0]))
+        n_in, document = draw(st.integers(longest // 2, longest)), (at + draw(st.integers(0, 1))) % 3
+        ids = [1_000 * document + i for i in range(-(-n_in // TRACE_BLOCK_SIZE))]
+        row = {"timestamp": at_ms, "input_length": n_in, "output_length": draw(st.integers(0, 3)), "hash_ids": ids}
+        if draw(st.integers(0, 5)) == 0:
+            row["cancel_after_ms"] = draw(st.sampled_from([0.0, 0.5, 1.0, 7.5]))
+        case.rows.append(row)
+    return case
 
 
 @dataclass

@@ -15,13 +15,16 @@ from typing import Any
 import orjson
 from hypothesis import HealthCheck, given, settings
 
-from mocker_replay.config import RealtimeOptions
+from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions, TimingModel
+from mocker_replay.config.engine import HostOffloadSettings
 from mocker_replay.log.wall import read_wall
 from mocker_replay.replay.rerun import rerun
-from tests.property.replays import NOMINAL, Case, Outputs, cases, conserves, measured, paces, run
+from tests.property.replays import NOMINAL, Case, Outputs, cases, conserves, measured, paces, run, tier_cases
 from tests.support.realtime_replay import Pace
 
 many = settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+some = settings(many, max_examples=60)
 
 HEAD_START_NS = 20_000_000  # of a run, before modelled time 0
 
@@ -29,6 +32,38 @@ HEAD_START_NS = 20_000_000  # of a run, before modelled time 0
 @given(cases(), paces)
 @many
 def test_the_nominal_clock_gives_the_accelerated_run(case: Case, pace: Pace) -> None:
+    is_the_accelerated_run(case, pace)
+
+
+@given(tier_cases(), paces)
+@some
+def test_the_nominal_clock_gives_the_accelerated_run_with_a_host_tier(case: Case, pace: Pace) -> None:
+    is_the_accelerated_run(case, pace)
+
+
+def test_an_arrival_at_the_end_of_a_copy_joins_the_pass_that_starts_then() -> None:
+    tier = HostOffloadSettings(num_host_blocks=100, d2h_bandwidth_gbps=1.0, h2d_bandwidth_gbps=1.0)
+    config = EngineConfig(
+        num_gpu_blocks=4,
+        num_gpu_blocks_is_explicit=True,
+        block_size=4,
+        timing_model=TimingModel("fixed", 10.0, 1.0),
+        kv_cache_bytes_per_token=250_000,  # a block is copied in 1 ms
+        native_host_offload=tier,
+    )
+    documents = [(0.0, [0, 1]), (50.0, [5, 6, 7, 8]), (100.0, [0, 1]), (102.0, [9])]
+    rows = [
+        {"timestamp": at_ms, "input_length": 4 * len(ids), "output_length": 1, "hash_ids": ids}
+        for at_ms, ids in documents
+    ]
+    case = Case(config, ReplayOptions(trace_block_size=4), rows, "passes", 1024)
+    log = is_the_accelerated_run(case, None)
+    assert b'"t_ms":102.0,"event":"pass_start","worker":0,"pass":3,"end_ms":112.0,"ranks":[{"rank":0,' in log
+    assert b'"admitted":[["r2",4],["r3",0]]' in log
+
+
+def is_the_accelerated_run(case: Case, pace: Pace | None) -> bytes:
+    """The nominal clock gives it, on time and late, and a log that runs again; returns that log."""
     with tempfile.TemporaryDirectory() as name:
         accelerated = run(case, Path(name)).bare()
         for lateness in (None, pace):
@@ -38,6 +73,7 @@ def test_the_nominal_clock_gives_the_accelerated_run(case: Case, pace: Pace) -> 
             names_its_rows(case, outputs.log)
             again = rerun(Path(name) / "events.jsonl")
             assert again.difference is None, again.difference
+    return outputs.log
 
 
 # -- the measured clock -------------------------------------------------------------------------------
@@ -46,6 +82,16 @@ def test_the_nominal_clock_gives_the_accelerated_run(case: Case, pace: Pace) -> 
 @given(cases(), paces, measured)
 @many
 def test_a_measured_run_runs_again_and_tells_how_late_it_was(case: Case, pace: Pace, realtime: RealtimeOptions) -> None:
+    runs_again_and_tells_how_late_it_was(case, pace, realtime)
+
+
+@given(tier_cases(), paces, measured)
+@some
+def test_a_measured_run_with_a_host_tier_runs_again(case: Case, pace: Pace, realtime: RealtimeOptions) -> None:
+    runs_again_and_tells_how_late_it_was(case, pace, realtime)
+
+
+def runs_again_and_tells_how_late_it_was(case: Case, pace: Pace, realtime: RealtimeOptions) -> None:
     with tempfile.TemporaryDirectory() as name:
         outputs = run(case, Path(name), realtime, pace)
         again = rerun(Path(name) / "events.jsonl")

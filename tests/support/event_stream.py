@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 
@@ -13,6 +14,7 @@ from mocker_replay.events import (
     Decision,
     EventKind,
     HandoffStage,
+    HostStep,
     TerminalReason,
     TerminalStatus,
 )
@@ -213,6 +215,17 @@ def decode_heavy_stream(num_passes: int) -> EventBuffer:
         make.rank_end(t_ms, tokens=113, fpm=fpm)
         make.gauges(t_ms, active=12345, inactive=3000, running=113)
         make.pass_end_close(t_ms)
+    return make.buffer
+
+
+def host_stream() -> EventBuffer:
+    """Every step of a host tier."""
+    make = StreamMaker()
+    for step in HostStep:
+        whose = -1 if step in (HostStep.EVICTED, HostStep.FENCE) else 2
+        number = -1 if whose < 0 or step is HostStep.LOAD_RETURNED else 3
+        end_ms = math.nan if step in (HostStep.STORE_PREPARED, HostStep.EVICTED, HostStep.LOAD_RETURNED) else 203.0
+        make.buffer.append_record(EventKind.HOST, 200.0, 0, 0, whose, a=step, b=number, c=3, x=end_ms)
     return make.buffer
 
 

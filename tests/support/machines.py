@@ -278,7 +278,10 @@ class Shell:
         if stimulus in ("cancels_closed", "commands_closed"):
             lane = self.cancels if stimulus == "cancels_closed" else self.commands
             return stimulus in self.closed_lanes and not lane
-        return True  # go, yielded, lane_counts, lane_empty are always there
+        if stimulus == "lane_counts" and not self.finishing:  # internal work is followed by what arrives then
+            done = next((given.stimulus for given in reversed(self.recording) if given.stimulus != "published"), None)
+            return done != "internal_timer"
+        return True  # go, yielded, lane_empty are always there
 
     def _boundary_stimulus(self) -> str | None:
         if self.boundary:

@@ -226,7 +226,7 @@ def test_callables() -> None:
         ({"engine": {"backend": "sglang"}}, "engine.backend"),
         ({"engine": {"backend": "trtllm"}}, "engine.backend"),
         ({"engine": {"worker_type": "decode"}}, "engine.worker_type"),
-        ({"engine": {"native_host_offload": {"num_host_blocks": 4}}}, "engine.native_host_offload"),
+        ({"engine": {"kv_cache_groups": [{}]}}, "engine.kv_cache_groups"),
         ({"engine": {"state_cache": {"bytes_per_request": 4}}}, "engine.state_cache"),
         ({"engine": {"prefix_match_unit": 4}}, "engine.prefix_match_unit"),
         ({"engine": {"timing_model": {"type": "external", "provider": "ais"}}}, "engine.timing_model.provider"),

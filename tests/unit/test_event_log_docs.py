@@ -9,11 +9,14 @@ from typing import Any
 
 import orjson
 
+from mocker_replay._core.log_encoder import LogEncoder
 from mocker_replay.events import EVENT_LEVELS, EVENT_SCHEMA, LogEvent, RunEnd, TerminalReason
+from tests.support.event_stream import host_stream
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "event-log.md").read_text()
 GOLDEN_LINES = (ROOT / "tests" / "golden" / "event_log" / "sample.jsonl").read_text().splitlines()
+HOST_LINES = LogEncoder("passes").encode(host_stream()).decode().splitlines()
 HANDOFF_LINES = [
     line
     for line in (ROOT / "tests" / "golden" / "runs" / "prefill-decode-kv" / "events.jsonl").read_text().splitlines()
@@ -50,7 +53,7 @@ def section_of(event: str) -> str:
 def test_examples_are_lines_of_the_golden_log() -> None:
     examples = [line for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
     assert {orjson.loads(line)["event"] for line in examples} == set(LogEvent)
-    assert [line for line in examples if line not in GOLDEN_LINES + HANDOFF_LINES + REALTIME_LINES] == []
+    assert [line for line in examples if line not in GOLDEN_LINES + HANDOFF_LINES + REALTIME_LINES + HOST_LINES] == []
 
 
 def test_every_field_is_defined_in_its_section() -> None:

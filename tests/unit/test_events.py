@@ -12,10 +12,11 @@ import pytest
 from mocker_replay import _core, events
 from mocker_replay._core.event_buffer import KIND_NAMES
 from mocker_replay._core.log_encoder import LEVELS, LogEncoder
-from tests.support.event_stream import handoff_stream, sample_stream
+from tests.support.event_stream import handoff_stream, host_stream, sample_stream
 
 PREFIXES = {
     "EventKind": "EV_",
+    "HostStep": "HOST_",
     "CommandKind": "CMD_",
     "CommandResult": "RES_",
     "CommandFlag": "CMD_",
@@ -53,8 +54,8 @@ def test_levels_agree_with_the_encoder() -> None:
 
 @pytest.mark.parametrize("level", events.EventLevel)
 def test_each_level_holds_exactly_the_events_said(level: events.EventLevel) -> None:
-    lines = LogEncoder(level).encode(sample_stream()).splitlines()
-    lines += LogEncoder(level).encode(handoff_stream()).splitlines()
+    streams = (sample_stream, handoff_stream, host_stream)
+    lines = [line for make in streams for line in LogEncoder(level).encode(make()).splitlines()]
     order = list(events.EventLevel)
     said = {event for event, lowest in events.EVENT_LEVELS.items() if order.index(lowest) <= order.index(level)}
     assert {orjson.loads(line)["event"] for line in lines} == said

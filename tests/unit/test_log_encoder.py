@@ -218,7 +218,7 @@ def broken_streams() -> dict[str, tuple[StreamMaker, str]]:
     few_words.add(EventKind.FPM, 1.0, 0, 0, words=[0])
     few_words.pass_end_close(1.0)
     reason.add(EventKind.TERMINAL, 1.0, 0, 0, 0, c=99, d=-1)
-    internal.add(EventKind.INTERNAL_WORK, 1.0)
+    internal.add(EventKind.HOST, 1.0, 0, 0, a=99)
     return {
         "open_group": (open_group, "group must be closed in the same buffer"),
         "nested": (nested, "group must be closed in the same buffer"),
@@ -226,7 +226,7 @@ def broken_streams() -> dict[str, tuple[StreamMaker, str]]:
         "worker": (crowded, "worker and rank must exist"),
         "few_words": (few_words, "carry 14 words"),
         "reason": (reason, "unknown reason"),
-        "internal_work": (internal, "has no line"),
+        "host_step": (internal, "unknown step of a host tier"),
     }
 
 

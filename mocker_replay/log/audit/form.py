@@ -50,6 +50,8 @@ _FIGURES: Final = tuple(
 )
 _END: Final = (*_WHO, *_SO_FAR, Field("reason", is_text), *_FIGURES)
 
+_BLOCKS: Final = (Field("copy", is_count), Field("blocks", is_count))
+_COPY: Final = (*_WHO, *_BLOCKS, Field("end_ms", is_time, is_required=False))
 
 # The keys of each event behind the common ones, where these are the same in every log.
 _FIELDS: Final[dict[str, tuple[Field, ...]]] = {
@@ -64,7 +66,12 @@ _FIELDS: Final[dict[str, tuple[Field, ...]]] = {
         Field("deadline_ms", is_time, is_required=False),
         Field("row", is_count, is_required=False),
     ),
-    LogEvent.ADMISSION: (*_WHO, Field("reused_tokens", is_count), Field("readmission", is_flag)),
+    LogEvent.ADMISSION: (
+        *_WHO,
+        Field("reused_tokens", is_count),
+        Field("host_tokens", is_count, is_required=False),
+        Field("readmission", is_flag),
+    ),
     LogEvent.FIRST_TOKEN: _WHO,
     LogEvent.PREEMPTION: (
         *_WHO,
@@ -107,6 +114,15 @@ _FIELDS: Final[dict[str, tuple[Field, ...]]] = {
         Field("block_hashes", is_hashes),
         Field("local_hashes", is_hashes),
     ),
+    LogEvent.STORE_PREPARED: (*_WHO, *_BLOCKS),
+    LogEvent.STORE_SUBMITTED: _COPY,
+    LogEvent.STORE_COMPLETED: _COPY,
+    LogEvent.LOAD_SCHEDULED: _COPY,
+    LogEvent.LOAD_COMPLETED: _COPY,
+    LogEvent.LOAD_CANCELLED: _COPY,
+    LogEvent.LOAD_RETURNED: (*_WHO, Field("blocks", is_count)),
+    LogEvent.HOST_EVICTION: (*_PLACE, Field("blocks", is_count)),
+    LogEvent.FENCE: (*_PLACE, Field("until_ms", is_time)),
     LogEvent.KV_REMOVED: (*_PLACE, Field("block_hashes", is_hashes)),
 }
 

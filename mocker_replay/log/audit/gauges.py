@@ -24,6 +24,7 @@ class Gauges:
         self._findings = findings
         self.before = {LogEvent.PREEMPTION.value: self._preemption}
         self.after = {LogEvent.COMMAND.value: self._command, LogEvent.PASS_START.value: self._pass_start}
+        self._stores_hold = setup.tier is not None and setup.tier.is_shared
         self.closing = {LogEvent.PASS_END.value: self._pass_end}
         self.any = {LogEvent.PREEMPTION.value: self._around}
 
@@ -50,6 +51,8 @@ class Gauges:
             return
         was, now = last["active_blocks"], gauges["active_blocks"]
         cached_was, cached_now = last["inactive_blocks"], gauges["inactive_blocks"]
+        if self._stores_hold and now <= was and now + cached_now == was + cached_was:
+            return  # stores of a shared tier hold blocks until they end
         if event["result"] != "applied":
             if [now, cached_now] != [was, cached_was]:
                 self._findings.add(

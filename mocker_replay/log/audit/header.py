@@ -29,6 +29,21 @@ class Transfer(NamedTuple):
 NO_TRANSFER: Final = Transfer()
 
 
+class Tier(NamedTuple):
+    """Host memory of a rank, or of all ranks together; a bandwidth of 0 takes no time."""
+
+    is_shared: bool
+    num_blocks: int
+    block_bytes: float
+    d2h_gbps: float
+    h2d_gbps: float
+    latency_ms: float
+
+    def copy_ms(self, blocks: int, gbps: float) -> float:
+        """How long the copy of so many blocks takes when it is alone."""
+        return float(blocks) * self.block_bytes / (gbps * 1e6) if gbps > 0.0 else 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
     """Limits and sizes of the run that wrote a log; None where there is no limit."""
@@ -56,6 +71,17 @@ class Setup:
     agentic_lanes: int | None
     num_prefill_workers: int = 0  # of num_workers, the first; 0: workers have no roles
     transfer: Transfer = NO_TRANSFER
+    tier: Tier | None = None  # host memory of all workers, of decode workers where there are roles
+    prefill_tier: Tier | None = None
+
+    @property
+    def has_tier(self) -> bool:
+        """Whether any worker has host memory."""
+        return self.tier is not None or self.prefill_tier is not None
+
+    def tier_of(self, worker: int) -> Tier | None:
+        """Host memory of a worker."""
+        return self.prefill_tier if worker < self.num_prefill_workers else self.tier
 
     def blocks_of(self, tokens: int) -> int:
         """Blocks that so many tokens need."""
@@ -84,6 +110,8 @@ def read_setup(header: Mapping[str, Any], name: str) -> Setup:
         num_workers=num_workers,
         num_prefill_workers=num_prefill,
         transfer=_transfer(find) if has_roles else NO_TRANSFER,
+        tier=_tier(find, "config"),
+        prefill_tier=_tier(find, "prefill_config") if has_roles else None,
         dp_size=max(find.count("config", "dp_size"), find.count("prefill_config", "dp_size") if has_roles else 0),
         tensor_parallel_size=find.count("config", "tensor_parallel_size"),
         num_gpu_blocks=find.count("config", "engine", "num_gpu_blocks"),
@@ -112,6 +140,22 @@ def _transfer(find: _Finder) -> Transfer:
     )
 
 
+def _tier(find: _Finder, config: str) -> Tier | None:
+    path = (config, "engine", "native_host_offload")
+    if not find.has(*path):
+        return None
+    block_size = find.count(config, "engine", "block_size", least=1)
+    latency_ms = find.bound(*path, "latency_to_first_byte_ms") if find.has(*path, "latency_to_first_byte_ms") else 0.0
+    return Tier(
+        find.text_or("dp_rank_local", *path, "scope") == "cluster_shared",
+        find.count(*path, "num_host_blocks", least=1),
+        float(block_size * find.count(config, "engine", "kv_cache_bytes_per_token", least=1)),
+        find.bound(*path, "d2h_bandwidth_gbps") or 0.0,
+        find.bound(*path, "h2d_bandwidth_gbps") or 0.0,
+        latency_ms or 0.0,
+    )
+
+
 class _Finder:
     """Looks values up by key path; each miss is an error that names the path."""
 
@@ -129,6 +173,11 @@ class _Finder:
 
     def _wrong(self, path: tuple[str, ...], rule: str, value: Any) -> LogError:
         return LogError(f"{self._name}:1: {'.'.join(path)}: must be {rule} (got {value!r})")
+
+    def has(self, *path: str) -> bool:
+        """Whether the last key of a path stands there, and is not null."""
+        section = self._find(path[:-1])
+        return isinstance(section, dict) and section.get(path[-1]) is not None
 
     def text(self, *path: str) -> str:
         value = self._find(path)

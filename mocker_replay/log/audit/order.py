@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mocker_replay.events import EventLevel, LogEvent
+from mocker_replay.events import HOST_EVENTS, EventLevel, LogEvent
 from mocker_replay.log.audit.findings import Findings
 from mocker_replay.log.audit.form import Event
 from mocker_replay.log.audit.header import Setup
@@ -28,6 +28,7 @@ _MEMBERS: Final = {
 _MEMBERS_OF_ANY: Final = _STARTS | _OF_END | {LogEvent.CANCELLATION}
 _PHASES: Final = {LogEvent.KV_REMOVED.value: 0, LogEvent.KV_STORED.value: 0, LogEvent.REJECTION.value: 3}
 _FIRST_MS: Final = 0.0
+_OF_HOST: Final = frozenset(HOST_EVENTS.values())
 
 
 class Order:
@@ -60,13 +61,22 @@ class Order:
         group = self._ledger.group
         if group is None or (event["event"] in _MEMBERS[group.kind] and not _is_placement(event)):
             return None
+        if self._stands_between(event):
+            return None
         self._ledger.group = None
         return group
+
+    def _stands_between(self, event: Event) -> bool:
+        """Lines of a host tier, and of blocks that it brought, stand in a group or in none."""
+        return self._setup.has_tier and (event["event"] in _OF_HOST or event["event"] == LogEvent.KV_STORED)
 
     def enter(self, event: Event) -> None:
         """Hold a line against the group it stands in; open a group with its first line."""
         kind = event["event"]
         if not self._grouped:
+            self._check_time(event)
+            return
+        if self._stands_between(event):
             self._check_time(event)
             return
         if kind in _MEMBERS_OF_ANY and not _is_placement(event):

@@ -98,7 +98,16 @@ HANDOFF_RULES: Final[dict[str, Rule]] = {
         _R, "who decodes was activated; what is held of a request is given back, and nothing follows its end"
     ),
 }
-OF_ROLES: Final = frozenset({"form", "seq", "footer", "digest", "left-over", *HANDOFF_RULES})
+# Of logs with host memory.
+HOST_RULES: Final[dict[str, Rule]] = {
+    "host-copy": Rule(_P, "copies of a tier are numbered from 0; each begins and ends once, for one request"),
+    "host-lane": Rule(_P, "a copy ends when its lane says, and is seen then or later"),
+    "host-room": Rule(_P, "a tier holds no more blocks than it has room for; what is loaded or evicted has come in"),
+    "host-fence": Rule(_P, "a pass is held up only by a store that is under way"),
+    "host-reuse": Rule(_P, "the first admission says what came from the host, and that was loaded for it"),
+    "host-wait": Rule(_P, "who is loading waits; only who has loaded gives blocks back"),
+}
+OF_ROLES: Final = frozenset({"form", "seq", "footer", "digest", "left-over", *HANDOFF_RULES, *HOST_RULES})
 
 
 def decided_by(level: EventLevel) -> frozenset[str]:

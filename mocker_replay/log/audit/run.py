@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 
 from mocker_replay.errors import ExitCode
-from mocker_replay.events import LogEvent
+from mocker_replay.events import EventLevel, LogEvent
 from mocker_replay.log.audit.cache import Cache
 from mocker_replay.log.audit.decisions import Decisions
 from mocker_replay.log.audit.ends import Ends
@@ -24,13 +24,14 @@ from mocker_replay.log.audit.form import Event, Form
 from mocker_replay.log.audit.gauges import Gauges
 from mocker_replay.log.audit.handoffs import Handoffs
 from mocker_replay.log.audit.header import Setup, read_setup
+from mocker_replay.log.audit.host_tiers import HostTiers
 from mocker_replay.log.audit.ledger import Group, Ledger
 from mocker_replay.log.audit.life import Life
 from mocker_replay.log.audit.limits import Limits
 from mocker_replay.log.audit.order import Order
 from mocker_replay.log.audit.passes import Passes
 from mocker_replay.log.audit.plays import Plays
-from mocker_replay.log.audit.rules import HANDOFF_RULES, OF_ROLES, RULES, Rule, decided_by
+from mocker_replay.log.audit.rules import HANDOFF_RULES, HOST_RULES, LEVEL_ORDER, OF_ROLES, RULES, Rule, decided_by
 from mocker_replay.log.audit.summary import compare, derive
 from mocker_replay.log.audit.tokens import Tokens
 from mocker_replay.log.audit.totals import Totals
@@ -100,6 +101,8 @@ def audit(log: str | os.PathLike[str], summary: Mapping[str, Any] | None = None)
     with EventLogReader(log, check_footer=False) as reader:
         setup = read_setup(reader.header, reader.name)
         checked = decided_by(setup.level) - ({"summary"} if summary is None else set())
+        if setup.has_tier and setup.level is not EventLevel.REQUESTS:
+            checked |= set(HOST_RULES)
         if setup.num_prefill_workers:
             checked = (checked | set(HANDOFF_RULES)) & OF_ROLES
         one_pass = (_PassOfRoles if setup.num_prefill_workers else _Pass)(
@@ -130,6 +133,7 @@ class _Pass:
         self.passes = Passes(setup, ledger, findings)
         self.totals = Totals(setup, findings)
         self.plays = Plays(setup, findings)
+        self.tiers = HostTiers(setup, findings)
         self.figures = Figures() if with_figures else None
         self.untold: dict[str, str] = {}
         ends, work = Ends(setup, ledger, findings), Work(setup, ledger, findings)
@@ -138,7 +142,7 @@ class _Pass:
         self._nameless = _merged(self.passes.before, limits.any, gauges.any, cache.any, self.totals.any)
         by_name = (
             self.life.before, ends.before, self.tokens.before, self.passes.before_by_name, work.before,
-            decisions.before, self.plays.before,
+            decisions.before, self.plays.before, self.tiers.before,
         )  # fmt: skip
         self._before = _merged(*by_name, limits.before, gauges.before, cache.before)
         if self.figures is not None:
@@ -197,6 +201,7 @@ class _Pass:
         self.life.finish(end, at)
         self.plays.finish(footer, at)
         self.tokens.finish(at)
+        self.tiers.finish(end)
         if self.figures is not None and summary is not None:
             self.untold = compare(summary, derive(self.figures, self.setup, end), self.findings, at)
 
@@ -207,6 +212,8 @@ class _Pass:
         report.findings = self.findings.in_order()
         if self.setup.num_prefill_workers:
             report.rules = RULES | HANDOFF_RULES
+        if self.setup.has_tier:
+            report.rules = {**report.rules, **HOST_RULES}
         report.by_rule = {name: self.findings.by_rule[name] for name in report.rules if self.findings.by_rule[name]}
         report.figures_not_compared = self.untold
         for name, rule in report.rules.items():
@@ -214,7 +221,7 @@ class _Pass:
                 if self.suspended is not None:
                     report.not_checked[name] = f"two requests of one name live from line {self.suspended.line} on"
                 continue
-            if name not in decided_by(self.setup.level):
+            if LEVEL_ORDER.index(rule.level) > LEVEL_ORDER.index(self.setup.level):
                 report.not_checked[name] = f"needs level {rule.level}"
             elif name == "summary" and summary is None:
                 report.not_checked[name] = "no summary was given"
@@ -253,7 +260,8 @@ class _PassOfRoles(_Pass):
         self.order.count(event)
         if event["event"] == LogEvent.ARRIVAL and self.suspended is None and self.handoffs.repeats_a_name(event):
             self._suspend()
-        for handlers in (self.totals.any, self.handoffs.before if self.suspended is None else {}):
+        by_name = (self.handoffs.before, self.tiers.before) if self.suspended is None else ()
+        for handlers in (self.totals.any, *by_name):
             if event["event"] in handlers:
                 handlers[event["event"]](event)
 
@@ -263,6 +271,7 @@ class _PassOfRoles(_Pass):
         self.totals.finish(footer, reader.num_events, reader.hexdigest(), at, follow_requests=False)
         if self.suspended is None:
             self.handoffs.finish(str(footer.get("end")), at)
+            self.tiers.finish(str(footer.get("end")))
 
 
 def _merged(*tables: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:

@@ -1,0 +1,106 @@
+"""Every reference case of the host tier, through the product and through the slow model, bit for bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mocker_replay.config import ReplayOptions
+from mocker_replay.errors import ConfigError, UsageError
+from mocker_replay.replay import replay
+from tests.parity import compare
+from tests.parity.cases import CASES, Case, read_replay_case
+from tests.parity.runners import RUNNERS
+
+# Meant as the reference's text; the words are our own.
+REFUSALS = {
+    "g23-error-no-block-bytes": "requires kv_cache_bytes_per_token",
+    "g24-error-prefix-caching-off": "requires enable_prefix_caching = true",
+    "g25-error-backend": "is supported only with backend vllm",
+}
+
+
+def load() -> dict[str, dict[str, Any]]:
+    paths = sorted((CASES / "handoff").glob("g*.json"))
+    return {path.stem: json.loads(path.read_text()) for path in paths}
+
+
+DATA = load()
+RUNS = [name for name in DATA if name not in REFUSALS]
+
+
+# Rules that random runs against the reference brought up, each in a small input with what the reference said.
+FOUND = [read_replay_case(json.loads(path.read_text())) for path in sorted((CASES / "handoff").glob("h*.json"))]
+
+
+def case_of(name: str) -> Case:
+    data = DATA[name]
+    text = "".join(json.dumps(row) + "\n" for row in data["trace"])
+    args = {"trace_block_size": data["trace_block_size"], "num_workers": data["workers"]["aggregated"]}
+    return Case(name, "mooncake", data["aggregated_config"], text, args, data["expect"])
+
+
+def test_nothing_is_left_out() -> None:
+    assert len(DATA) == 26
+    assert len(RUNS) == 23
+    assert len(FOUND) == 17
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("name", RUNS)
+def test_run_equals_the_reference(name: str, runner: str, tmp_path: Path) -> None:
+    case = case_of(name)
+    outcome = RUNNERS[runner](case, tmp_path)
+    assert outcome.summary["duration_ms"] == case.expect["duration_ms"]
+    for record, expected in zip(outcome.records, case.expect["requests"], strict=True):
+        figures = {key: value for key, value in expected.items() if key != "admissions"}
+        assert {key: record.get(key) for key in figures} == figures
+        shown = [{key: entry[key] for key in expected["admissions"][0]} for entry in record["admission_history"]]
+        assert shown == expected["admissions"]
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("case", FOUND, ids=lambda case: case.name)
+def test_what_random_runs_found_equals_the_reference(case: Case, runner: str, tmp_path: Path) -> None:
+    outcome = RUNNERS[runner](case, tmp_path)
+    differences = compare.compare_records(case.expect["per_request"], outcome.records)
+    assert differences + compare.compare_summary(case.expect["summary"], outcome.summary) == []
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=REFUSALS[name]):
+        RUNNERS["product"](case_of(name), tmp_path)
+
+
+SHARED = {"scope": "cluster_shared", "kv_layout_id": "m"}
+
+
+def refused(folder: Path, options: ReplayOptions, configs: dict[str, Any]) -> str:
+    trace = folder / "trace.jsonl"
+    trace.write_text(json.dumps({"timestamp": 0, "input_length": 4, "output_length": 1, "hash_ids": [1]}) + "\n")
+    with pytest.raises(UsageError) as caught:
+        replay(trace, configs.pop("config", None), options, events=folder / "events.jsonl", **configs)
+    assert not (folder / "events.jsonl").exists()
+    return str(caught.value)
+
+
+def with_tier(role: str = "aggregated", **tier: Any) -> dict[str, Any]:
+    engine = {"block_size": 4, "kv_cache_bytes_per_token": 1000, "worker_type": role}
+    return {"engine": engine | {"native_host_offload": {"num_host_blocks": 8} | tier}}
+
+
+def test_what_is_not_built_is_refused_by_name(tmp_path: Path) -> None:
+    routed = ReplayOptions(trace_block_size=4, router_mode="kv_router")
+    assert "router_mode kv_router is not built yet" in refused(tmp_path, routed, {"config": with_tier()})
+    live = ReplayOptions(trace_block_size=4, mode="realtime")
+    assert "native_host_offload.scope" in refused(tmp_path, live, {"config": with_tier(**SHARED)})
+    pools = ReplayOptions(trace_block_size=4, num_prefill_workers=1, num_decode_workers=1)
+    configs = {f"{role}_config": with_tier(role, **SHARED) for role in ("prefill", "decode")}
+    assert refused(tmp_path, pools, configs).count("native_host_offload.scope") == 2
+    configs = {f"{role}_config": with_tier(role) for role in ("prefill", "decode")}
+    both = ReplayOptions(trace_block_size=4, num_prefill_workers=1, num_decode_workers=1, mode="realtime")
+    assert "with native_host_offload" in refused(tmp_path, both, configs)
