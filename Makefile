@@ -67,7 +67,7 @@ demo: build
 	$(VENV)/bin/mocker-replay run $(DEMO_TRACE)
 
 test: build
-	$(PY) -m pytest -n auto --dist loadfile
+	$(PY) -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 goldens: build
 	$(VENV)/bin/mocker-replay golden check --dir tests/goldens --junit build/goldens.xml

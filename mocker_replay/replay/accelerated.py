@@ -20,6 +20,7 @@ Progress = Callable[[int, int, float], None]  # rows handed over, rows in all, m
 
 # Events between two looks at consumers, interrupts and the progress bar; a callback model makes passes slow.
 _RECORDS_PER_TURN = 16_384
+_RECORDS_PER_TURN_LOGGED = 65_536  # a log is encoded and written in larger pieces
 _RECORDS_PER_TURN_CALLBACK = 1_024
 _PROGRESS_EVERY_MS = 100.0
 
@@ -41,7 +42,9 @@ class AcceleratedRun(RunBooks):
         self._progress = progress
         self._progress_ns = monotonic_ns()
         models = {pools.config_of(worker).timing_model.type for worker in (0, pools.num_workers - 1)}
-        self._max_records = _RECORDS_PER_TURN_CALLBACK if "callback" in models else _RECORDS_PER_TURN
+        self._max_records = _RECORDS_PER_TURN_LOGGED if sinks.wants_passes else _RECORDS_PER_TURN
+        if "callback" in models:
+            self._max_records = _RECORDS_PER_TURN_CALLBACK
 
     def loop(self, interrupt: InterruptFlag) -> bool:
         """Until nothing is left (True), or the time limit or an interrupt ends the run (False)."""

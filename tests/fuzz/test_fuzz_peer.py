@@ -16,6 +16,8 @@ FIRST_SEED = 77_000_000
 CASES = 200
 BATCH = 20
 OTHERS = 40  # of each other kind of traces
+# The wheel never ends on these, and is waited for in vain; the long run has its share of such cases.
+ENDLESS = {("mooncake", 77_000_180), ("deltas", 77_000_000)}
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +33,8 @@ def wheel() -> Iterator[Wheel]:
 def test_product_equals_the_wheel(start: int, wheel: Wheel) -> None:
     differing = {}
     for seed in range(FIRST_SEED + start, FIRST_SEED + start + BATCH):
+        if ("mooncake", seed) in ENDLESS:
+            continue
         case, verdict = run_seed(seed, run_product_case, wheel)
         if verdict.differences:
             differing[case.name] = verdict.differences[:3]
@@ -42,6 +46,8 @@ def test_product_equals_the_wheel(start: int, wheel: Wheel) -> None:
 def test_other_traces_are_replayed_as_by_the_wheel(make: MakeCase, start: int, wheel: Wheel) -> None:
     differing = {}
     for seed in range(FIRST_SEED + start, FIRST_SEED + start + BATCH):
+        if make is make_delta_case and ("deltas", seed) in ENDLESS:
+            continue
         case, verdict = run_seed(seed, run_product_case, wheel, make)
         if verdict.differences:
             differing[case.name] = verdict.differences[:3]
