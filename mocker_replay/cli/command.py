@@ -81,12 +81,12 @@ def command_of(function: Callable[..., Any], verb: str) -> Any:
 def run_function(function: Callable[..., Any], verb: str, argv: list[str]) -> int:
     """Read `argv` by the signature of `function` and call it."""
     plain = read_plainly(function, argv)
-    if plain is not None:
-        return int(function(**plain) or 0)
-    command = command_of(function, verb)
     try:
+        if plain is not None:
+            return int(function(**plain) or 0)
+        command = command_of(function, verb)
         return int(command.main(argv, prog_name=f"{PROGRAM} {verb}", standalone_mode=False) or 0)
-    except SystemExit:  # Typer's answer to a pipe closed by its reader, even where it is not to exit
+    except SystemExit:  # the answer of Rich and Typer to a pipe closed by its reader
         raise ClosedPipe from None
     except typer.Abort:
         raise KeyboardInterrupt from None

@@ -15,6 +15,7 @@ from mocker_replay.cli.app import VERBS, overview, run_main
 from mocker_replay.errors import ExitCode, Fault, InvariantError, TraceError
 
 COMMAND = [sys.executable, "-m", "mocker_replay"]
+TINY = str(Path(__file__).parents[2] / "traces" / "tiny.jsonl")
 
 
 def test_help_names_every_verb_and_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,6 +132,15 @@ def into_a_closed_pipe(argv: list[str]) -> tuple[int, str]:
 
 @pytest.mark.parametrize("argv", [["--help"], ["run", "--help"]])
 def test_help_into_a_closed_pipe(argv: list[str]) -> None:
+    assert into_a_closed_pipe([*COMMAND, *argv]) == (0, "")
+
+
+@pytest.mark.parametrize("argv", [
+    ["run", TINY], ["run", TINY, "--json"], ["run", TINY, "--sla-ttft-ms", "1e3"], ["check", TINY],
+    ["check", TINY, "--json"], ["compare", TINY, "--variant", '{"name": "a"}', "--variant", '{"name": "b"}'],
+])  # fmt: skip
+def test_results_into_a_closed_pipe(argv: list[str]) -> None:
+    """Whether the words are read plainly or by Typer."""
     assert into_a_closed_pipe([*COMMAND, *argv]) == (0, "")
 
 
