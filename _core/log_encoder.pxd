@@ -53,7 +53,6 @@ cdef class LogEncoder:
     cdef int _admission(self, Event* event) except -1 nogil
     cdef int _first_token(self, Event* event) except -1 nogil
     cdef int _preemption(self, EventBuffer events, Event* event) except -1 nogil
-    cdef int _host(self, Event* event) except -1 nogil
     cdef int _decision(self, EventBuffer events, Event* event) except -1 nogil
     cdef int _hand_off(self, Event* event) except -1 nogil
     cdef int _host(self, Event* event) except -1 nogil
