@@ -8,6 +8,7 @@ cdef struct Node:
     int32_t holders         # children + live requests + cached identities; 0 = forgotten
     int32_t next            # behind it in its chain of `table`, or in the list of unused nodes
     uint8_t mapped          # reachable by (parent, key): shared. 0: private to one request
+    uint8_t doubled         # the pool has a second copy of one of its blocks, or its identities are places for such copies
     uint16_t watched        # waiting requests whose order depends on what is cached of it
 
 
@@ -19,6 +20,7 @@ cdef class PrefixIndex:
     cdef readonly int32_t stride               # identities per node, a power of two <= 64
     cdef readonly int32_t shift                # log2(stride)
     cdef readonly int64_t parts                # nodes per trace block
+    cdef bint aligned                          # a trace block is `stride` engine blocks: block k is part of node k >> shift
     cdef public bint knows_outputs             # hash ids go on behind the prompt, one an engine block: generated blocks are shared
     cdef readonly int32_t num_nodes            # in use
     cdef Node* nodes                           # (node_capacity,), owned

@@ -41,6 +41,7 @@ cdef class PrefixIndex:
             self.stride *= 2
             self.shift += 1
         self.parts = (most + self.stride - 1) // self.stride
+        self.aligned = self.stride * block_size == trace_block_size
         self.free_node = NONE
         self.table_mask = 1023
         self.table = <int32_t*>malloc((self.table_mask + 1) * sizeof(int32_t))
@@ -58,9 +59,11 @@ cdef class PrefixIndex:
 
     cdef int64_t first_block(self, int64_t depth) noexcept nogil:
         """First engine block owned by the node at `depth` of a path; the next depth's one ends it."""
-        cdef int64_t trace_block = depth // self.parts
-        cdef int64_t begin = (trace_block * self.trace_block_size) // self.block_size
-        cdef int64_t end
+        cdef int64_t trace_block, begin, end
+        if self.aligned:
+            return depth << self.shift
+        trace_block = depth // self.parts
+        begin = (trace_block * self.trace_block_size) // self.block_size
         if self.parts == 1:
             return begin
         end = ((trace_block + 1) * self.trace_block_size) // self.block_size
@@ -70,6 +73,8 @@ cdef class PrefixIndex:
     cdef int64_t node_end(self, int64_t block) noexcept nogil:
         """First block behind those of a node that holds `block`; with several parts a trace block, the one behind it."""
         cdef int64_t trace_block
+        if self.aligned:
+            return ((block >> self.shift) + 1) << self.shift
         if self.parts > 1:
             return block + 1
         trace_block = ((block + 1) * self.block_size - 1) // self.trace_block_size
@@ -157,6 +162,7 @@ cdef class PrefixIndex:
         self.nodes[node].parent = parent
         self.nodes[node].holders = 0
         self.nodes[node].mapped = mapped
+        self.nodes[node].doubled = 0
         self.nodes[node].watched = 0
         memset(&self.heads[<int64_t>node << self.shift], 0xff, self.stride * sizeof(int32_t))     # NONE
         if self.hashes is not NULL:

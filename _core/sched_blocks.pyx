@@ -85,6 +85,8 @@ cdef class BlockScheduler(Scheduler):
         if block >= request.full_blocks:
             at = block - request.full_blocks
             return (request.private_nodes[at >> self.index.shift] << self.index.shift) + <int32_t>(at & (self.index.stride - 1))
+        if self.index.aligned:
+            return (request.path[block >> self.index.shift] << self.index.shift) + <int32_t>(block & (self.index.stride - 1))
         # The trace block that holds the block's last token, then the part of it.
         depth = (((block + 1) * self.block_size - 1) // self.index.trace_block_size) * self.index.parts
         while self.index.parts > 1 and depth + 1 < request.path_length and self.index.first_block(depth + 1) <= block:
@@ -154,7 +156,7 @@ cdef class BlockScheduler(Scheduler):
                     return 0
                 self.hit_copies[self.num_hits] = copy
                 self.num_hits += 1
-                if self.pool.copies[copy].ref_count > 0:
+                if self.pool.refs[copy] > 0:
                     self.num_active_hits += 1
             block = end
         for i in range(request.num_private):
@@ -163,7 +165,7 @@ cdef class BlockScheduler(Scheduler):
                 return 0
             self.hit_copies[self.num_hits] = copy
             self.num_hits += 1
-            if self.pool.copies[copy].ref_count > 0:
+            if self.pool.refs[copy] > 0:
                 self.num_active_hits += 1
         return 0
 
@@ -408,5 +410,5 @@ cdef class BlockScheduler(Scheduler):
         assert self.pool.num_blocks == self.pool.num_free + self.pool.num_cached + num_private, "blocks lost"
         assert len(references) == self.pool.num_cached - self.pool.num_inactive, "referenced copies nobody holds"
         for copy in references:
-            assert self.pool.copies[copy].ref_count == references[copy], "reference count"
+            assert self.pool.refs[copy] == references[copy], "reference count"
         assert self.index.num_holds() == holds, "nodes held by nobody"
