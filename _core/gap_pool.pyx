@@ -18,6 +18,8 @@ from libc.string cimport memmove
 
 import numpy as np
 
+from .gap_weights import merged
+
 cdef enum:
     ANCHOR = -1
     NO_INTERRUPTION = -1
@@ -244,17 +246,7 @@ cdef class GapPool:
             kept = counted > 0
             values.append(np.diff(np.asarray(<double[:rank.count]>rank.end_ms))[kept])
             weights.append(counted[kept].astype(np.int64))
-        return _merged(np.concatenate(values), np.concatenate(weights))
-
-
-def _merged(values, weights):
-    """Ascending distinct values and the sums of their weights, without weights of 0."""
-    order = np.argsort(values, kind="stable")
-    values, weights = values[order], weights[order]
-    starts = np.flatnonzero(np.diff(values, prepend=-1.0))
-    values, weights = values[starts], np.add.reduceat(weights, starts)
-    kept = weights > 0
-    return values[kept], weights[kept]
+        return merged(np.concatenate(values), np.concatenate(weights))
 
 
 cdef Py_ssize_t _count_until(const RankGaps* gaps, double time_ms) noexcept nogil:
