@@ -41,6 +41,7 @@ cdef class BlockPool:
     cdef int64_t active(self) noexcept nogil
     cdef PoolStatus acquire(self, const int32_t* hits, int64_t num_hits, int64_t num_fresh) noexcept nogil
     cdef int64_t cache(self, int32_t identity, int64_t n, int32_t* copies) except -1 nogil
+    cdef int cache_prompt(self, const int32_t* path, int64_t block, int64_t end, int32_t* table) except -1 nogil
     cdef int64_t release_cached(self, const int32_t* blocks, int64_t n) noexcept nogil
     cdef void release_private(self, int64_t n) noexcept nogil
     cdef int64_t _cache_beside(self, int32_t identity, int64_t n, int32_t* copies) except -1 nogil
@@ -50,7 +51,8 @@ cdef class BlockPool:
     cdef void _evict(self, int64_t n) noexcept nogil
     cdef bint _leave_ring(self, int32_t copy) noexcept nogil
     cdef void _let_go(self, int32_t node, int32_t num_gone) noexcept nogil
+    cdef int _make_room(self, int64_t n) except -1 nogil
     cdef int _grow(self) except -1 nogil
-    cdef int _grow_removed(self) except -1 nogil
+    cdef int _grow_removed(self, int64_t n) except -1 nogil
     cdef void _lru_remove(self, int32_t copy) noexcept nogil
     cdef int32_t _identity(self, int32_t copy) noexcept nogil

@@ -76,10 +76,7 @@ cdef class BlockPool:
         cdef int32_t* refs
         cdef int32_t taken = 0
         cdef int32_t i
-        if (<int64_t>self.index.node_capacity << self.index.shift) > self.capacity:
-            self._grow()
-        if self.keep_removed and self.num_cached + n > self.removed_capacity:
-            self._grow_removed()
+        self._make_room(n)
         for i in range(<int32_t>n):
             taken |= heads[i] + 1        # NONE + 1 is 0
         if taken != 0 or node.doubled:
@@ -94,6 +91,45 @@ cdef class BlockPool:
         if node.watched:
             self.watch_dirty = True
         return n
+
+    cdef int cache_prompt(self, const int32_t* path, int64_t block, int64_t end, int32_t* table) except -1 nogil:
+        """Turn the private ones of the blocks block..end of a table into cached copies with one reference.
+
+        `path` has the node of each row of `stride` blocks; only where the index is `aligned`.
+        """
+        cdef int32_t stride = self.index.stride
+        cdef int32_t at, n, identity
+        cdef Node* node
+        self._make_room(end - block)
+        while block < end:
+            if table[block] != PRIVATE:
+                block += 1
+                continue
+            at = <int32_t>(block & (stride - 1))
+            n = 1
+            while n < min(stride - at, end - block) and table[block + n] == PRIVATE:
+                n += 1
+            identity = (path[block >> self.index.shift] << self.index.shift) + at
+            node = &self.index.nodes[identity >> self.index.shift]
+            if n == 1 and self.index.heads[identity] == NONE and not node.doubled:
+                self.index.heads[identity] = table[block] = identity
+                self.refs[identity] = 1
+                self.num_cached += 1
+                node.holders += 1
+                if node.watched:
+                    self.watch_dirty = True
+            else:
+                self.cache(identity, n, &table[block])
+            block += n
+        return 0
+
+    cdef int _make_room(self, int64_t n) except -1 nogil:
+        """Room for `n` copies more."""
+        if (<int64_t>self.index.node_capacity << self.index.shift) > self.capacity:
+            self._grow()
+        if self.keep_removed and self.num_cached + n > self.removed_capacity:
+            self._grow_removed(n)
+        return 0
 
     cdef int64_t _cache_beside(self, int32_t identity, int64_t n, int32_t* copies) except -1 nogil:
         """As `cache`, where a copy of one of them may be cached already."""
@@ -296,9 +332,9 @@ cdef class BlockPool:
         self.capacity = capacity
         return 0
 
-    cdef int _grow_removed(self) except -1 nogil:
+    cdef int _grow_removed(self, int64_t n) except -1 nogil:
         """A single acquisition can evict every copy there is, so the list of hashes is as long."""
-        self.removed_capacity = max(256, 2 * self.num_cached + self.index.stride)
+        self.removed_capacity = 2 * (self.num_cached + n)
         self.removed = <uint64_t*>_resized(self.removed, self.removed_capacity, sizeof(uint64_t))
         return 0
 

@@ -68,6 +68,21 @@ cdef class GapPool:
             return _contradiction(b"the previous pass of a rank lies before one already counted", -1, end_ms)
         return self._append(gaps, end_ms, <int32_t>weight)
 
+    cdef int count_run(self, int32_t rank, const double* ends_ms, Py_ssize_t num_passes, double previous_end_ms,
+                       int64_t weight) except -1 nogil:
+        """Passes that ended one after another, each `weight` (> 0) times as `count_pass`."""
+        cdef RankGaps* gaps = &self._ranks[rank]
+        cdef Py_ssize_t i
+        self.count_pass(rank, ends_ms[0], previous_end_ms, weight, 0)
+        for i in range(1, num_passes):
+            if gaps.count == gaps.capacity or not ends_ms[i] > ends_ms[i - 1]:
+                self.count_pass(rank, ends_ms[i], ends_ms[i - 1], weight, 0)
+                continue
+            gaps.end_ms[gaps.count] = ends_ms[i]
+            gaps.weight[gaps.count] = <int32_t>weight
+            gaps.count += 1
+        return 0
+
     cdef int reserve(self, Py_ssize_t num_requests) except -1 nogil:
         """Make room for so many requests."""
         cdef Py_ssize_t i

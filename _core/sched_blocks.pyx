@@ -217,6 +217,9 @@ cdef class BlockScheduler(Scheduler):
         cdef int64_t num_new
         if not self.prefix_caching:
             return 0
+        if self.index.aligned and block < request.full_blocks and not self.want & WANT_KV:
+            self.pool.cache_prompt(request.path, block, min(end, request.full_blocks), request.table)
+            block = min(end, request.full_blocks)
         while block < end:
             n = self.private_run(request, block, end, &identity)
             num_new = self.pool.cache(identity, n, &request.table[block]) if n > 0 else 0

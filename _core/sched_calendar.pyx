@@ -13,7 +13,7 @@ from libc.stdlib cimport free, malloc, qsort, realloc
 from libc.string cimport memmove
 
 from .block_pool cimport POOL_OK
-from .event_buffer cimport EV_QUIET_PASS, REASON_MODEL_LEN, REASON_OUTPUT_LENGTH, TERM_COMPLETED, Event, EventBuffer
+from .event_buffer cimport EV_QUIET_PASS, EV_QUIET_RUN, REASON_MODEL_LEN, REASON_OUTPUT_LENGTH, TERM_COMPLETED, Event, EventBuffer
 from .types cimport NONE
 
 from .types import EngineError
@@ -175,7 +175,8 @@ cdef class CalendarScheduler(BlockScheduler):
         cdef double duration_ms
         cdef Event* event
         cdef Py_ssize_t num_passes = 0
-        while end_ms < before_ms and end_ms <= until_ms and out.count < max_records:
+        cdef Py_ssize_t run = 0          # where the passes behind the first are told
+        while end_ms < before_ms and end_ms <= until_ms and out.count + out.num_words < max_records:
             if (self.num_steady == 0 or self.num_steady != self.num_running or self.end_events.count > 0
                     or not self.quiet_on or self.num_waiting > 0 and not self.head_blocked):
                 break
@@ -184,10 +185,18 @@ cdef class CalendarScheduler(BlockScheduler):
             # NaN, too, is not larger.
             if not end_ms + duration_ms > end_ms or not self.steady_step_fits():
                 break
-            event = out.emplace(EV_QUIET_PASS, end_ms, self.worker, self.rank, NONE)
-            event.x = self.previous_end_ms
-            event.a, event.b, event.c = self.tokens_emitted, self.consecutive_emitters, self.emitters
-            event.d, event.e, event.f = self.prefill_tokens, self.forwards, self.forward_tokens
+            if num_passes == 0:
+                event = out.emplace(EV_QUIET_PASS, end_ms, self.worker, self.rank, NONE)
+                event.x = self.previous_end_ms
+                event.a, event.b, event.c = self.tokens_emitted, self.consecutive_emitters, self.emitters
+                event.d, event.e, event.f = self.prefill_tokens, self.forwards, self.forward_tokens
+            else:
+                if num_passes == 1:
+                    run = out.count
+                    event = out.emplace(EV_QUIET_RUN, end_ms, self.worker, self.rank, NONE)
+                    event.x, event.a = self.previous_end_ms, self.num_steady
+                    out.emplace_words(event, 0)
+                out.append_time(run, end_ms)
             self.before_previous_end_ms = self.previous_end_ms
             self.previous_end_ms = end_ms
             self.begin_pass(end_ms)
