@@ -49,6 +49,7 @@ cdef class BlockPool:
     cdef int32_t _spare(self) except -1 nogil
     cdef void _give_back(self, int32_t place) noexcept nogil
     cdef void _evict(self, int64_t n) noexcept nogil
+    cdef void _keep_hashes(self, int32_t victim, int64_t n) noexcept nogil
     cdef bint _leave_ring(self, int32_t copy) noexcept nogil
     cdef void _let_go(self, int32_t node, int32_t num_gone) noexcept nogil
     cdef int _make_room(self, int64_t n) except -1 nogil

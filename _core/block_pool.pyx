@@ -93,23 +93,21 @@ cdef class BlockPool:
         return n
 
     cdef int cache_prompt(self, const int32_t* path, int64_t block, int64_t end, int32_t* table) except -1 nogil:
-        """Turn the private ones of the blocks block..end of a table into cached copies with one reference.
+        """Turn the private ones of the blocks block..end of a table, behind which all are private, into cached copies with
+        one reference.
 
         `path` has the node of each row of `stride` blocks; only where the index is `aligned`.
         """
-        cdef int32_t stride = self.index.stride
-        cdef int32_t at, n, identity
+        cdef int64_t mask = self.index.stride - 1
+        cdef int64_t n
+        cdef int32_t identity
         cdef Node* node
         self._make_room(end - block)
+        while block < end and table[block] != PRIVATE:
+            block += 1
         while block < end:
-            if table[block] != PRIVATE:
-                block += 1
-                continue
-            at = <int32_t>(block & (stride - 1))
-            n = 1
-            while n < min(stride - at, end - block) and table[block + n] == PRIVATE:
-                n += 1
-            identity = (path[block >> self.index.shift] << self.index.shift) + at
+            n = min(self.index.stride - (block & mask), end - block)
+            identity = (path[block >> self.index.shift] << self.index.shift) + <int32_t>(block & mask)
             node = &self.index.nodes[identity >> self.index.shift]
             if n == 1 and self.index.heads[identity] == NONE and not node.doubled:
                 self.index.heads[identity] = table[block] = identity
@@ -216,23 +214,23 @@ cdef class BlockPool:
             self.free_spare = self.lru_next[self.free_spare]
 
     cdef int64_t release_cached(self, const int32_t* blocks, int64_t n) noexcept nogil:
-        """Give one reference to each of `n` table entries back, from the last to the first; PRIVATE ones are passed over.
+        """Give one reference to each of `n` table entries back, from the last to the first; PRIVATE ones, which stand behind
+        all others, are passed over.
 
         The last reference sends a copy to the tail of the LRU list. Returns how many entries were PRIVATE.
         """
-        cdef int64_t i
-        cdef int64_t num_private = 0
+        cdef int64_t num_cached = n
         cdef int64_t num_freed = 0
         cdef int32_t tail = self.lru_tail
         cdef int32_t copy
+        cdef int64_t i
         cdef int32_t* refs = self.refs
         cdef int32_t* lru_prev = self.lru_prev
         cdef int32_t* lru_next = self.lru_next
-        for i in range(n - 1, -1, -1):
+        while num_cached > 0 and blocks[num_cached - 1] == PRIVATE:
+            num_cached -= 1
+        for i in range(num_cached - 1, -1, -1):
             copy = blocks[i]
-            if copy == PRIVATE:
-                num_private += 1
-                continue
             refs[copy] -= 1
             if refs[copy] > 0:
                 continue
@@ -247,7 +245,7 @@ cdef class BlockPool:
             lru_next[tail] = NONE
             self.lru_tail = tail
             self.num_inactive += num_freed
-        return num_private
+        return n - num_cached
 
     cdef void release_private(self, int64_t n) noexcept nogil:
         self.num_free += n
@@ -257,7 +255,7 @@ cdef class BlockPool:
         cdef int32_t victim = self.lru_head
         cdef int32_t node, num_gone      # identities of `node` that vanish
         cdef int32_t shift = self.index.shift
-        cdef int32_t following
+        cdef int32_t first, following
         cdef int64_t left = n
         cdef int32_t* heads = self.index.heads
         cdef int32_t* lru_next = self.lru_next
@@ -271,14 +269,14 @@ cdef class BlockPool:
                 victim = following
                 left -= 1
             else:
-                while left > 0 and victim >> shift == node:
-                    if self.keep_removed:
-                        self.removed[self.num_removed] = self.index.hashes[victim]
-                        self.num_removed += 1
+                first = victim
+                while num_gone < left and victim >> shift == node:
                     heads[victim] = NONE
                     victim = lru_next[victim]
                     num_gone += 1
-                    left -= 1
+                left -= num_gone
+                if self.keep_removed:
+                    self._keep_hashes(first, num_gone)
             if num_gone > 0:
                 self._let_go(node, num_gone)
         self.lru_head = victim
@@ -288,6 +286,14 @@ cdef class BlockPool:
             self.lru_prev[victim] = NONE
         self.num_inactive -= n
         self.num_cached -= n
+
+    cdef void _keep_hashes(self, int32_t victim, int64_t n) noexcept nogil:
+        """List the hashes of `n` identities that vanish, in the order of their copies."""
+        cdef int64_t _i
+        for _i in range(n):
+            self.removed[self.num_removed] = self.index.hashes[victim]
+            self.num_removed += 1
+            victim = self.lru_next[victim]
 
     cdef bint _leave_ring(self, int32_t copy) noexcept nogil:
         """A copy of a doubled node goes; whether its identity vanishes."""

@@ -402,6 +402,7 @@ cdef class BlockScheduler(Scheduler):
             holds += request.num_private_nodes + (request.path_length > 0)
             for i in range(request.table_length):
                 copy = request.table[i]
+                assert i == 0 or copy == PRIVATE or request.table[i - 1] != PRIVATE, "a cached block behind a private one"
                 if copy == PRIVATE:
                     num_private += 1
                 else:

@@ -143,16 +143,21 @@ cdef class CalendarScheduler(BlockScheduler):
 
     cdef int _end_steady(self) except -1 nogil:
         """End the steady requests that have got their last token, in order of running."""
-        cdef int64_t i
-        cdef int64_t prefix = self.num_steady
+        cdef int64_t i, at, upto
         cdef int64_t kept = 0
         for i in range(self.num_leaving):
             self.leave_steady(self.leaving[i], False)
-        for i in range(prefix):
-            if self.requests.slots[self.running[i]].steady:
-                self.running[kept] = self.running[i]
-                kept += 1
-        memmove(&self.running[kept], &self.running[prefix], (self.num_running - prefix) * sizeof(int32_t))
+        # Both lists are in order of seniority.
+        at = 0
+        for i in range(self.num_leaving):
+            upto = at
+            while self.running[upto] != self.leaving[i]:
+                upto += 1
+            if kept != at:
+                memmove(&self.running[kept], &self.running[at], (upto - at) * sizeof(int32_t))
+            kept += upto - at
+            at = upto + 1
+        memmove(&self.running[kept], &self.running[at], (self.num_running - at) * sizeof(int32_t))
         self.num_running -= self.num_leaving
         for i in range(self.num_leaving):
             self.end_request(self.leaving[i], TERM_COMPLETED,
