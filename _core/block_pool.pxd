@@ -5,6 +5,7 @@ from .prefix_index cimport PrefixIndex
 
 
 cdef enum PoolStatus:
+    POOL_FAILED = -1             # an exception; a value of its own, for asking whether there is one takes the GIL
     POOL_OK = 0
     POOL_EXHAUSTED = 1           # expected: the caller preempts and asks again; nothing changed
 

@@ -193,7 +193,8 @@ cdef class BlockScheduler(Scheduler):
         cdef int64_t capacity, i
         cdef int32_t* grown
         if length > request.table_capacity:
-            capacity = max(length, request.table_capacity + (request.table_capacity >> 1))
+            # What its whole life needs, unless that is out of proportion to what it has.
+            capacity = max(length, min(2 * length + 16, ceil_div(request.n_in + request.n_out, self.block_size)))
             grown = <int32_t*>realloc(request.table, capacity * sizeof(int32_t))
             if grown is NULL:
                 with gil:

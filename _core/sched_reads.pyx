@@ -8,7 +8,7 @@ Source: hand-off and offload specification, sections 10 and 12.
 """
 from libc.stdlib cimport free, realloc
 
-from .block_pool cimport POOL_EXHAUSTED, POOL_OK, PoolStatus
+from .block_pool cimport POOL_EXHAUSTED, POOL_FAILED, POOL_OK, PoolStatus
 from .sched_handoff cimport HandoffScheduler
 from .types cimport NONE, PRIVATE
 
@@ -24,7 +24,7 @@ cdef class ReadingScheduler(HandoffScheduler):
         free(self.free_reads)
         free(self.fresh_reads)
 
-    cdef PoolStatus acquire(self, int64_t num_hits, int64_t num_fresh) except? POOL_OK nogil:
+    cdef PoolStatus acquire(self, int64_t num_hits, int64_t num_fresh) except POOL_FAILED nogil:
         """As HandoffScheduler.acquire; `fresh_reads` then says which store still reads each private block.
 
         Evicted blocks come first, the last one evicted before the others, then empty ones, the last one emptied first.
