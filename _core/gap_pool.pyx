@@ -250,18 +250,22 @@ cdef class GapPool:
         """
         cdef int32_t i
         cdef RankGaps* rank
-        settled = self._settled.arrays()
-        values = [np.zeros(1), settled[0]]
-        weights = [np.array([self._num_zero_gaps], np.int64), settled[1]]
+        cdef Py_ssize_t at = 0
+        for i in range(self.num_ranks):
+            at += max(0, self._ranks[i].count - 1)  # entry 0 is an anchor
+        values, weights = self._settled.arrays(1 + at)
+        at = len(values) - 1 - at
+        values[at], weights[at] = 0.0, self._num_zero_gaps
+        at += 1
         for i in range(self.num_ranks):
             rank = &self._ranks[i]
-            if rank.count == 0:
+            if rank.count < 2:
                 continue
-            counted = np.asarray(<int32_t[:rank.count]>rank.weight)[1:]  # entry 0 is an anchor
-            kept = counted > 0
-            values.append(np.diff(np.asarray(<double[:rank.count]>rank.end_ms))[kept])
-            weights.append(counted[kept].astype(np.int64))
-        return merged(np.concatenate(values), np.concatenate(weights))
+            end = at + rank.count - 1
+            values[at:end] = np.diff(np.asarray(<double[:rank.count]>rank.end_ms))
+            weights[at:end] = np.maximum(np.asarray(<int32_t[:rank.count]>rank.weight)[1:], 0)  # anchors count none
+            at = end
+        return merged(values, weights)
 
 
 cdef Py_ssize_t _count_until(const RankGaps* gaps, double time_ms) noexcept nogil:

@@ -51,7 +51,9 @@ cdef class GapWeights:
 
     cdef int _fold(self) except -1:
         """Add up what is listed."""
-        values, weights = merged(*_columns(self._listed, self._count))
+        values, weights = np.empty(self._count), np.empty(self._count, np.int64)
+        _fill(values, weights, 0, self._listed, self._count)
+        values, weights = merged(values, weights)
         cdef double[::1] value = values
         cdef int64_t[::1] weight = weights
         cdef Py_ssize_t i
@@ -68,30 +70,43 @@ cdef class GapWeights:
         self._capacity = capacity
         return 0
 
-    def arrays(self):
-        """(values, weights) in no order: distances [ms] float64, occurrences int64 (> 0); one may stand several times."""
-        recent = _columns(self._recent, RECENT)
-        listed = _columns(self._listed, self._count)
-        return np.concatenate([listed[0], recent[0]]), np.concatenate([listed[1], recent[1]])
+    def arrays(self, Py_ssize_t num_more=0):
+        """(values, weights) in no order: distances [ms] float64, occurrences int64 (> 0); one may stand several times.
+
+        Behind them is room for `num_more` entries of the caller's.
+        """
+        cdef Py_ssize_t i
+        cdef Py_ssize_t n = self._count
+        for i in range(RECENT):
+            n += self._recent[i].weight != 0
+        values, weights = np.empty(n + num_more), np.empty(n + num_more, np.int64)
+        _fill(values, weights, 0, self._listed, self._count)
+        _fill(values, weights, self._count, self._recent, RECENT)
+        return values, weights
 
 
 def merged(values, weights):
     """Ascending distinct values and the sums of their weights, without weights of 0."""
-    order = np.argsort(values, kind="stable")
+    order = np.argsort(values)
     values, weights = values[order], weights[order]
     starts = np.flatnonzero(np.diff(values, prepend=-1.0))
-    values, weights = values[starts], np.add.reduceat(weights, starts)
+    if len(starts) < len(values):
+        values, weights = values[starts], np.add.reduceat(weights, starts)
     kept = weights > 0
-    return values[kept], weights[kept]
+    return (values, weights) if kept.all() else (values[kept], weights[kept])
 
 
-cdef tuple _columns(Weighted* entries, Py_ssize_t n):
-    """Copies of the two members of `n` entries, without the empty ones."""
-    if n == 0:
-        return np.empty(0), np.empty(0, np.int64)
-    raw = np.asarray(<char[:n * sizeof(Weighted)]><char*>entries).view([("gap_ms", "f8"), ("weight", "i8")])
-    raw = raw[raw["weight"] > 0]
-    return np.ascontiguousarray(raw["gap_ms"]), np.ascontiguousarray(raw["weight"])
+cdef int _fill(object values, object weights, Py_ssize_t first, const Weighted* entries, Py_ssize_t n) except -1:
+    """Write the two members of `n` entries, without the empty ones."""
+    cdef double[::1] value = values
+    cdef int64_t[::1] weight = weights
+    cdef Py_ssize_t i
+    for i in range(n):
+        if entries[i].weight != 0:
+            value[first] = entries[i].gap_ms
+            weight[first] = entries[i].weight
+            first += 1
+    return 0
 
 
 cdef Py_ssize_t _place_of(double gap_ms) noexcept nogil:

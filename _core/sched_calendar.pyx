@@ -135,11 +135,20 @@ cdef class CalendarScheduler(BlockScheduler):
         self.consecutive_emitters += n
         self.forwards += n
         self.forward_tokens += n
-        self.lengths.total_sq += 2 * self.lengths.total + n
-        self.lengths.total += n
+        self._step()
+        return 0
+
+    cdef void _step(self) noexcept nogil:
+        """Every steady request is one token longer."""
+        self.lengths.total_sq += 2 * self.lengths.total + self.num_steady
+        self.lengths.total += self.num_steady
         self.steps += 1
         self.ring_at = _on_ring(self.ring_at + 1, self.ring_size)
-        return 0
+
+    cdef bint _nobody_is_due(self) noexcept nogil:
+        """In the next step no steady request takes a block, fills one or ends."""
+        return (self.phases[_on_ring(1 - self.ring_at, self.ring_size)] == NONE
+                and self.phases[_on_ring(-self.ring_at, self.ring_size)] == NONE and self.ends[self.ring_at] == NONE)
 
     cdef int _end_steady(self) except -1 nogil:
         """End the steady requests that have got their last token, in order of running."""
@@ -179,6 +188,7 @@ cdef class CalendarScheduler(BlockScheduler):
         """
         cdef double duration_ms
         cdef Event* event
+        cdef bint is_plain
         cdef Py_ssize_t num_passes = 0
         cdef Py_ssize_t run = 0          # where the passes behind the first are told
         while end_ms < before_ms and end_ms <= until_ms and out.count + out.num_words < max_records:
@@ -186,10 +196,14 @@ cdef class CalendarScheduler(BlockScheduler):
                     or not self.quiet_on or self.num_waiting > 0 and not self.head_blocked):
                 break
             duration_ms = self.timing.decode_or_nan(self.num_steady, <int64_t>self.lengths.total, self.kv_capacity_tokens)
-            self.budget = self.max_num_batched_tokens
-            # NaN, too, is not larger.
-            if not end_ms + duration_ms > end_ms or not self.steady_step_fits():
+            if not end_ms + duration_ms > end_ms:     # nor is NaN
                 break
+            # Behind another pass like it; what was scheduled and emitted is as there.
+            is_plain = num_passes > 0 and self._nobody_is_due()
+            if not is_plain:
+                self.budget = self.max_num_batched_tokens
+                if not self.steady_step_fits():
+                    break
             if num_passes == 0:
                 event = out.emplace(EV_QUIET_PASS, end_ms, self.worker, self.rank, NONE)
                 event.x = self.previous_end_ms
@@ -204,12 +218,18 @@ cdef class CalendarScheduler(BlockScheduler):
                 out.append_time(run, end_ms)
             self.before_previous_end_ms = self.previous_end_ms
             self.previous_end_ms = end_ms
-            self.begin_pass(end_ms)
-            self.schedule_steady()
-            self.pass_end_ms = end_ms = end_ms + duration_ms
-            self.emit_steady()
-            if self.num_leaving > 0:
-                self._end_steady()
+            if is_plain:
+                self.pass_number += 1
+                self.pass_start_ms = end_ms
+                self.pass_end_ms = end_ms = end_ms + duration_ms
+                self._step()
+            else:
+                self.begin_pass(end_ms)
+                self.schedule_steady()
+                self.pass_end_ms = end_ms = end_ms + duration_ms
+                self.emit_steady()
+                if self.num_leaving > 0:
+                    self._end_steady()
             num_passes += 1
         if num_passes > 0:
             self.preempted = False
