@@ -19,6 +19,10 @@ from .types import EngineError
 
 
 # Attributes of a rank reached through its borrowed pointer; typed arguments keep this free of the GIL.
+cdef inline void _give_back(Scheduler rank) noexcept nogil:
+    rank.requests.give_back()
+
+
 cdef inline double _rank_end(Scheduler rank) noexcept nogil:
     return rank.pass_end_ms
 
@@ -187,8 +191,11 @@ cdef class Engine:
 
     cdef int settle(self) noexcept nogil:
         """Start the cadence anew when nothing is left."""
+        cdef int32_t i
         if not self.in_pass and self.drained():
             self.wave = 0
+            for i in range(self.dp_size):
+                _give_back(<Scheduler>self.ranks[i])
         return 0
 
     cdef void next_instant(self, double now_ms) noexcept nogil:

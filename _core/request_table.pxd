@@ -77,5 +77,6 @@ cdef class RequestTable:
     cdef int32_t add(self, int32_t ordinal, int64_t n_in, int64_t n_out, const uint64_t* hash_ids, int64_t num_hash_ids, const Terms* terms) except -1 nogil
     cdef int32_t find(self, int32_t ordinal) noexcept nogil
     cdef void remove(self, int32_t slot) noexcept nogil
+    cdef void give_back(self) noexcept nogil
     cdef int _grow(self) except -1 nogil
     cdef int64_t _bucket(self, int32_t ordinal) noexcept nogil

@@ -11,6 +11,11 @@ from libc.string cimport memcpy, memset
 from .types cimport NONE, STATUS_WAITING
 
 
+cdef enum:
+    FIRST_SLOTS = 64
+    KEPT_SLOTS = 1024         # a table that has grown beyond is made small again when nothing is left
+
+
 cdef inline uint64_t _spread(int32_t ordinal) noexcept nogil:
     return (<uint64_t>ordinal * <uint64_t>0x9E3779B97F4A7C15) >> 20
 
@@ -102,6 +107,23 @@ cdef class RequestTable:
                 self.buckets[at] = NONE
                 hole = at
 
+    cdef void give_back(self) noexcept nogil:
+        """Keep no more memory than at first, if nothing is owned; no pointer into `slots` holds any more."""
+        cdef Request* slots
+        cdef int32_t* buckets
+        cdef int64_t i
+        if self.num_owned > 0 or self.capacity <= KEPT_SLOTS:
+            return
+        slots = <Request*>realloc(self.slots, FIRST_SLOTS * sizeof(Request))
+        buckets = <int32_t*>realloc(self.buckets, 2 * FIRST_SLOTS * sizeof(int32_t))
+        if slots is not NULL:
+            self.slots = slots
+        if buckets is not NULL:
+            self.buckets = buckets
+        for i in range(2 * FIRST_SLOTS):
+            self.buckets[i] = NONE
+        self.capacity, self.top, self.free_slot, self.bucket_mask = FIRST_SLOTS, 0, NONE, 2 * FIRST_SLOTS - 1
+
     cdef int64_t _bucket(self, int32_t ordinal) noexcept nogil:
         """Place of the ordinal in `buckets`: where it is, or the empty one where it belongs."""
         cdef int64_t at = <int64_t>(_spread(ordinal) & <uint64_t>self.bucket_mask)
@@ -111,7 +133,7 @@ cdef class RequestTable:
 
     cdef int _grow(self) except -1 nogil:
         """Double slots and buckets; buckets are kept at most half full."""
-        cdef int64_t capacity = max(64, <int64_t>self.capacity * 2)
+        cdef int64_t capacity = max(FIRST_SLOTS, <int64_t>self.capacity * 2)
         cdef Request* slots = <Request*>realloc(self.slots, capacity * sizeof(Request))
         cdef int32_t* buckets = <int32_t*>malloc(capacity * 2 * sizeof(int32_t))
         cdef int64_t i
