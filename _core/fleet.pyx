@@ -45,6 +45,11 @@ cdef inline bint _wants_run(Machine machine) noexcept nogil:
     return machine.phase != PHASE_IDLE or machine.command_lane.count > 0 or machine.cancel_lane.count > 0
 
 
+cdef inline bint _ends_now(Machine machine, double now_ms, bint passes_only) noexcept nogil:
+    """Whether a pass of a machine ends, or, unless only those count, a copy to or from host memory does."""
+    return machine.next_deadline() <= now_ms and (not passes_only or machine.phase == PHASE_IN_PASS)
+
+
 cdef inline Envelope* _find_waiting(Machine machine, int64_t command_id) noexcept nogil:
     return machine.find_waiting(command_id)
 
@@ -483,7 +488,7 @@ cdef class Fleet(Intake):
     cdef int end_passes(self) except -1 nogil:
         cdef int32_t i
         for i in range(self.num_workers):
-            if _deadline(<Machine>self.workers[i]) <= self.now_ms:
+            if _ends_now(<Machine>self.workers[i], self.now_ms, self.disaggregated):
                 self._note_event()
                 (<Machine>self.workers[i]).pump(self.now_ms, True, False, not self.disaggregated)
         return 0
@@ -555,7 +560,7 @@ cdef class Fleet(Intake):
         while self.next_to_move < self.num_workers:
             worker = self.next_to_move
             self.next_to_move += 1
-            if not hold_boundary or _deadline(<Machine>self.workers[worker]) <= self.now_ms:
+            if not hold_boundary or _ends_now(<Machine>self.workers[worker], self.now_ms, self.disaggregated):
                 if hold_boundary:
                     self._note_event()
                 self.moving_worker = worker
@@ -568,5 +573,8 @@ cdef class Fleet(Intake):
         cdef int32_t i
         for i in range(self.num_workers):
             if _wants_run(<Machine>self.workers[i]):
+                (<Machine>self.workers[i]).pump(self.now_ms, True, True, True)
+            elif self.disaggregated and _ends_now(<Machine>self.workers[i], self.now_ms, False):
+                self._note_event()
                 (<Machine>self.workers[i]).pump(self.now_ms, True, True, True)
         return 0

@@ -26,7 +26,6 @@ cdef class OffloadScheduler(ReadingScheduler):
     cdef int64_t aside_at                # of those set aside, who is tried next in this pass
     cdef bint started_load               # in the pass being executed
     cdef bint gave_back                  # in the pass being executed, a request gave the blocks back that it had loaded
-    cdef bint lets_pass                  # those that have their blocks go before all that wait for some
     cdef bint looks_again                # a copy has ended since the last pass
     cdef int64_t fence                   # latest store that blocks of this pass wait for; NONE = none
     cdef int32_t* identities             # (identities_capacity,) scratch, owned
@@ -34,6 +33,7 @@ cdef class OffloadScheduler(ReadingScheduler):
 
     cdef int set_tier(self, HostTier tier) except -1
     cdef void open_tier_pass(self) noexcept nogil
+    cdef int serve_line(self, double now_ms, EventBuffer out) except -1 nogil
     cdef TierAnswer consult_tier(self, int32_t slot) except? TIER_MISS nogil
     cdef TierAnswer _match(self, int32_t slot, int64_t base) except? TIER_MISS nogil
     cdef bint _is_busy(self, int32_t identity) noexcept nogil

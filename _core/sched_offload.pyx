@@ -21,7 +21,7 @@ from .offload cimport STORE_PRESENT, STORE_RETRY, HostTier, Transfer, transfer_a
 from .prefix_index cimport PrefixIndex
 from .sched_reads cimport Hosted, ReadingScheduler
 from .shared_tier cimport SharedTier
-from .types cimport NONE, PRIVATE, STATUS_WAITING, ceil_div
+from .types cimport NONE, PRIVATE, STATUS_MATERIALISED, STATUS_WAITING, ceil_div
 
 
 cdef class OffloadScheduler(ReadingScheduler):
@@ -156,14 +156,11 @@ cdef class OffloadScheduler(ReadingScheduler):
         """Who is tried next in this pass: those set aside go before the queue; NONE when it is over."""
         cdef bint gated = self.gates_fresh()
         is_aside[0] = False
-        if self.lets_pass:
-            if self.first_materialised() != NONE:
-                return self.first_materialised()
-            self.lets_pass = False
         if self.has_tier:
             if self.budget == 0:
                 return NONE
-            while self.aside_at < self.num_aside and gated and not self.hosted[self.aside[self.aside_at]].loaded:
+            while gated and self.aside_at < self.num_aside and (
+                    self.requests.slots[self.aside[self.aside_at]].status != STATUS_MATERIALISED):
                 self.aside_at += 1
             if self.aside_at < self.num_aside:
                 is_aside[0] = True
@@ -171,6 +168,22 @@ cdef class OffloadScheduler(ReadingScheduler):
         if not self.any_candidate():
             return NONE
         return self.first_materialised() if gated else self.candidate()
+
+    cdef int queue_activated(self, int32_t slot) except -1 nogil:
+        """With a tier, who was activated is set aside at once, before all who wait for blocks and behind those activated
+        that came to this rank before."""
+        cdef int64_t at
+        if not self.has_tier or self.has_policy:
+            return ReadingScheduler.queue_activated(self, slot)
+        self.push_aside(slot)
+        at = self.num_aside - 1
+        while at > 0 and (self.requests.slots[self.aside[at - 1]].status != STATUS_MATERIALISED
+                          or self.requests.slots[self.aside[at - 1]].arrival_number
+                          > self.requests.slots[slot].arrival_number):
+            self.aside[at] = self.aside[at - 1]
+            at -= 1
+        self.aside[at] = slot
+        return 0
 
     cdef TierAnswer consult_tier(self, int32_t slot) except? TIER_MISS nogil:
         """What the tier says to a waiting request that may be admitted as far as its lengths go."""
@@ -286,8 +299,6 @@ cdef class OffloadScheduler(ReadingScheduler):
         for i in range(self.num_running):
             if self.requests.slots[self.running[i]].scheduled_pass == self.pass_number:
                 self._offer(self.running[i])
-        if self.num_scheduled > 0:
-            self.lets_pass = False
         if self.is_shared and (self.num_scheduled > 0 or self.started_load):
             self.shared.nudge_others(self.member, now_ms)
         if self.fence == NONE:
@@ -363,13 +374,8 @@ cdef class OffloadScheduler(ReadingScheduler):
         if self.tier.copies():
             self.stalled = True
             return True
-        if self.num_running > 0 or self.lets_pass:
-            self.lets_pass = False
-            return False
-        if self.first_materialised() != NONE:
-            # Who waits for blocks stands before those who have theirs, and nothing runs: they go first for once.
-            self.lets_pass = self.gave_back = True
-            return True
+        if self.num_running > 0 or self.handoffs.waits_outside():
+            return False                 # blocks will be given back
         for i in range(self.num_aside - 1, -1, -1):
             slot = self.aside[i]
             if self.hosted[slot].loaded:
@@ -407,7 +413,8 @@ cdef class OffloadScheduler(ReadingScheduler):
             self.stalled = False
             if self.shared.next_of(self.member) > now_ms:
                 return 0
-        return self.end_copies(out, now_ms)
+        self.end_copies(out, now_ms)
+        return self.serve_line(now_ms, out)
 
     cdef int end_copies(self, EventBuffer out, double at_ms) except -1 nogil:
         """Copies that have ended by then: what they brought is there."""
@@ -430,6 +437,7 @@ cdef class OffloadScheduler(ReadingScheduler):
         """One copy of this rank has ended."""
         self.stalled, self.looks_again = False, True
         free(done.entries)
+        self.handoffs.generation += 1    # who was refused blocks that were being read may have them now
         if done.sources is not NULL:
             self.pool.release_cached(done.sources, done.num_entries)
             free(done.sources)
@@ -467,7 +475,19 @@ cdef class OffloadScheduler(ReadingScheduler):
             if store is NULL:
                 break
             self._tell_host(out, end_ms, store.request, HOST_STORE_SUBMITTED, store.number, store.num_entries, store.end_ms)
-        return self.end_copies(out, end_ms)
+        self.end_copies(out, end_ms)
+        return self.serve_line(end_ms, out)
+
+    cdef int serve_line(self, double now_ms, EventBuffer out) except -1 nogil:
+        """Copies have ended, or could have: try the head of the line."""
+        if self.handoffs.num_pending == 0:
+            return 0
+        self.reserve_head(now_ms, out)
+        return self.publish_gauges(out, now_ms, 0, False)
+
+    cdef int close_pass(self, EventBuffer out, double end_ms) except -1 nogil:
+        """With a tier, those in line are looked at behind the copies of the pass: they may wait for one."""
+        return 0 if self.has_tier else ReadingScheduler.close_pass(self, out, end_ms)
 
     cdef int cancel(self, int32_t ordinal, bint discard, double now_ms, EventBuffer out, bint* suppressed) except -1 nogil:
         cdef int32_t slot = self.requests.find(ordinal)
