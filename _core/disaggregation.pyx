@@ -406,11 +406,18 @@ cdef class Disaggregation:
         return lane_push(&self.waiting[envelope.worker], envelope)
 
     cdef int pass_over(self, int32_t worker) except -1 nogil:
-        """Put the commands that waited for a pass in line."""
+        """Put the commands that waited for a pass in line, rank by rank."""
         cdef Envelope envelope
-        while lane_pop(&self.waiting[worker], &envelope):
-            self.num_waiting -= 1
-            lane_push(&self.commands, &envelope)
+        cdef int32_t rank
+        cdef int64_t _i
+        for rank in range(self.prefill_dp_size if worker < self.num_prefill_workers else self.decode_dp_size):
+            for _i in range(self.waiting[worker].count):
+                lane_pop(&self.waiting[worker], &envelope)
+                if envelope.rank == rank:
+                    self.num_waiting -= 1
+                    lane_push(&self.commands, &envelope)
+                else:
+                    lane_push(&self.waiting[worker], &envelope)
         return 0
 
     # -- places -----------------------------------------------------------------------------------

@@ -220,6 +220,8 @@ cdef class Engine:
             if (<Scheduler>self.ranks[i]).next_internal_ms() <= now_ms:
                 (<Scheduler>self.ranks[i]).process_internal(now_ms, out)
                 worked += 1
+        for i in range(self.dp_size):
+            (<Scheduler>self.ranks[i]).after_internal(now_ms, out)
         out.records[head].a = worked
         self.poisoned = False
         return worked

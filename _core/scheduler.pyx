@@ -124,6 +124,10 @@ cdef class Scheduler:
         """Handle background work due by `now_ms`."""
         return 0
 
+    cdef int after_internal(self, double now_ms, EventBuffer out) except -1 nogil:
+        """Background work of this rank or of a sibling was handled."""
+        return 0
+
     cdef int hand_off(self, Envelope* envelope, double now_ms, bint in_pass, EventBuffer out) except -1 nogil:
         """Apply a command about a handoff; returns a CommandStatus. A refusal changes nothing."""
         return APPLY_NO_HANDOFFS
