@@ -244,7 +244,8 @@ cdef class Disaggregation:
         passage.terms.deadline_ms = now_ms + arrival.deadline_after_ms
         passage.prefill_worker, passage.prefill_rank = worker, rank
         passage.decode_worker = passage.decode_rank = NONE
-        passage.fact_ms, passage.ended = 0.0, False
+        passage.fact_ms, passage.ended, passage.number = 0.0, False, self.num_started
+        self.num_started += 1
         self.index.add(arrival.request, at, OWN_ACTIVE)
         handoff_init(&passage.course, id, self.order, 0.0)
         return self._fact(at, &step, handoff_start(&passage.course, &step), now_ms)
@@ -322,7 +323,7 @@ cdef class Disaggregation:
         cdef Passage* passage = &self.passages[at]
         cdef HandoffStep step
         cdef Event* event
-        self.transfers.add(passage.fact_ms + delay_ms, passage.request)
+        self.transfers.add(passage.fact_ms + delay_ms, passage.number, passage.request)
         event = self.out.emplace(EV_HANDOFF, passage.fact_ms, passage.decode_worker, passage.decode_rank, passage.request)
         event.a, event.f, event.x = STAGE_TRANSFER_STARTED, passage.request, passage.fact_ms + delay_ms
         event.b = (passage.course.timing.prompt_tokens if passage.course.timing.mode == TRANSFER_FULL_PROMPT
