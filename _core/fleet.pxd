@@ -27,6 +27,7 @@ cdef enum Stage:
     STAGE_RUN = 3
     STAGE_AGAIN = 4
     STAGE_SETTLE = 5             # disaggregated: facts, transfers and commands until nothing is left
+    STAGE_TELL = 7               # disaggregated: who has ended so far
     STAGE_OVER = 6               # disaggregated: nothing is left to do at this instant
 
 

@@ -363,6 +363,10 @@ cdef class Fleet(Intake):
                     return FLEET_SETTLE
                 self.settled(self.handoffs.settle(self.workers, self.now_ms))
                 continue
+            if self.stage == STAGE_TELL:
+                self.stage = STAGE_RUN
+                if self.tell_ends():
+                    return FLEET_ENDS
             if self.stage == STAGE_ARRIVALS:
                 status = self.hand_over()
                 if status != 0:
@@ -390,7 +394,7 @@ cdef class Fleet(Intake):
             if self.stage == STAGE_AGAIN:
                 self.first_round = False
                 self.stage = STAGE_ARRIVALS
-                if self.tell_ends():
+                if not self.disaggregated and self.tell_ends():
                     return FLEET_ENDS
                 if self.disaggregated or self.arrivals.next_due() <= self.now_ms:
                     continue
@@ -404,7 +408,7 @@ cdef class Fleet(Intake):
         if happened:
             self._note_event()
         if not self.ran:
-            self.stage = STAGE_RUN       # rows that are due come in after passes start: so they do on the reference
+            self.stage = STAGE_TELL      # rows that are due come in after passes start: so they do on the reference
             return 0
         # The round is over: once more from the start while anything is left to do at this instant.
         self.ran = False

@@ -36,7 +36,7 @@ cdef class OffloadScheduler(ReadingScheduler):
     cdef int serve_line(self, double now_ms, EventBuffer out) except -1 nogil
     cdef TierAnswer consult_tier(self, int32_t slot) except? TIER_MISS nogil
     cdef TierAnswer _match(self, int32_t slot, int64_t base) except? TIER_MISS nogil
-    cdef bint _is_busy(self, int32_t identity) noexcept nogil
+    cdef bint _is_busy(self, int32_t identity, int64_t block) noexcept nogil
     cdef TierAnswer _load(self, int32_t slot, int64_t base, int64_t matched) except? TIER_MISS nogil
     cdef int64_t _promised(self) noexcept nogil
     cdef int set_aside_for_copy(self, int32_t slot, bint is_aside) except -1 nogil

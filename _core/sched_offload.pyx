@@ -217,18 +217,27 @@ cdef class OffloadScheduler(ReadingScheduler):
             if self.tier.entry_of(self._key_of(hosted, i)) == NONE:
                 break
             matched += 1
-            busy = busy or self._is_busy(self._key_of(hosted, i))
+            busy = busy or self._is_busy(self._key_of(hosted, i), i)
         self._touch_all(hosted)
         if matched == 0:
             return TIER_MISS
         return TIER_ASIDE if busy else self._load(slot, base, matched)
 
-    cdef bint _is_busy(self, int32_t identity) noexcept nogil:
+    cdef bint _is_busy(self, int32_t identity, int64_t block) noexcept nogil:
         """A block that the tier has or will have cannot be loaded now: it is not there yet, or is being loaded. Ranks that
-        share the tier load the same block beside each other."""
-        if self.is_shared:
-            return self.tier.is_pending(identity) or self.shared.is_loading(self.member, identity)
-        return not self.tier.is_free_to_load(identity)
+        share the tier load the same block beside each other; a load of this rank counts until it was taken."""
+        cdef Hosted* other
+        cdef int64_t i
+        if not self.is_shared:
+            return not self.tier.is_free_to_load(identity)
+        if self.tier.is_pending(identity):
+            return True
+        for i in range(self.num_aside if self.num_loading > 0 else 0):
+            other = &self.hosted[self.aside[i]]
+            if (other.load != NONE and other.base_blocks <= block < self.requests.slots[self.aside[i]].table_length
+                    and self._key_of(other, block) == identity):
+                return True
+        return False
 
     cdef TierAnswer _load(self, int32_t slot, int64_t base, int64_t matched) except? TIER_MISS nogil:
         """Start a load, if there is room for all that the request knows; it holds the blocks from here on."""
