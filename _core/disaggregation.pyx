@@ -393,7 +393,9 @@ cdef class Disaggregation:
         cdef int64_t i
         cdef bint refused = False
         machine.put(envelope)
+        machine.engine.holds_internal = True     # copies that end now are seen when passes start
         machine.pump(now_ms, False, True, False)
+        machine.engine.holds_internal = False
         for i in range(machine.num_replies):
             refused = refused or machine.replies[i].status >= APPLY_ACTIVE
         machine.num_replies = 0

@@ -201,7 +201,7 @@ cdef class Engine:
         """Earliest deadline of modelled background work; a pass in flight hides it."""
         cdef int32_t i
         cdef double at_ms = INFINITY
-        if not self.works_behind or self.in_pass or self.poisoned:
+        if not self.works_behind or self.in_pass or self.poisoned or self.holds_internal:
             return INFINITY
         for i in range(self.dp_size):
             at_ms = min(at_ms, (<Scheduler>self.ranks[i]).next_internal_ms())
@@ -211,6 +211,7 @@ cdef class Engine:
         """Handle background work due at `now_ms`; returns the number of ranks that had some."""
         cdef int32_t i
         cdef int32_t worked = 0
+        cdef bint in_line = False
         cdef Py_ssize_t head = out.count
         if self.next_internal_deadline() > now_ms:
             return 0
@@ -218,10 +219,10 @@ cdef class Engine:
         out.emplace(EV_INTERNAL_WORK, now_ms, self.worker, NONE, NONE)
         for i in range(self.dp_size):
             if (<Scheduler>self.ranks[i]).next_internal_ms() <= now_ms:
-                (<Scheduler>self.ranks[i]).process_internal(now_ms, out)
+                in_line = (<Scheduler>self.ranks[i]).process_internal(now_ms, out) or in_line
                 worked += 1
-        for i in range(self.dp_size):
-            (<Scheduler>self.ranks[i]).after_internal(now_ms, out)
+        for i in range(self.dp_size if in_line else 0):
+            (<Scheduler>self.ranks[i]).serve_line(now_ms, out)
         out.records[head].a = worked
         self.poisoned = False
         return worked

@@ -33,7 +33,6 @@ cdef class OffloadScheduler(ReadingScheduler):
 
     cdef int set_tier(self, HostTier tier) except -1
     cdef void open_tier_pass(self) noexcept nogil
-    cdef int serve_line(self, double now_ms, EventBuffer out) except -1 nogil
     cdef TierAnswer consult_tier(self, int32_t slot) except? TIER_MISS nogil
     cdef TierAnswer _match(self, int32_t slot, int64_t base) except? TIER_MISS nogil
     cdef bint _is_busy(self, int32_t identity, int64_t block) noexcept nogil

@@ -422,10 +422,8 @@ cdef class OffloadScheduler(ReadingScheduler):
             self.stalled = False
             if self.shared.next_of(self.member) > now_ms:
                 return 0
-        return self.end_copies(out, now_ms)
-
-    cdef int after_internal(self, double now_ms, EventBuffer out) except -1 nogil:
-        return self.serve_line(now_ms, out)
+        self.end_copies(out, now_ms)
+        return self.handoffs.num_pending > 0
 
     cdef int end_copies(self, EventBuffer out, double at_ms) except -1 nogil:
         """Copies that have ended by then: what they brought is there."""

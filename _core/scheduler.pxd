@@ -88,7 +88,7 @@ cdef class Scheduler:
     cdef double next_internal_ms(self) noexcept nogil
     cdef void next_instant(self, double now_ms) noexcept nogil
     cdef int process_internal(self, double now_ms, EventBuffer out) except -1 nogil
-    cdef int after_internal(self, double now_ms, EventBuffer out) except -1 nogil
+    cdef int serve_line(self, double now_ms, EventBuffer out) except -1 nogil
     cdef int note_request(self, int32_t slot) except -1 nogil
     cdef bint has_work(self) noexcept nogil
     cdef bint joins(self) noexcept nogil
