@@ -319,11 +319,19 @@ cdef class Disaggregation:
     # -- transfers --------------------------------------------------------------------------------
 
     cdef int _start_transfer(self, int32_t at, int32_t action, double delay_ms, double now_ms) except -1 nogil:
-        """It starts when the later of both sides was ready, however late anybody looked at that."""
+        """It starts when the later of both sides was ready, however late anybody looked at that.
+
+        Of those that end at one time, the one whose request arrived first goes first; those that take no time end behind
+        them, in the order in which they start.
+        """
         cdef Passage* passage = &self.passages[at]
+        cdef int64_t number = passage.number
         cdef HandoffStep step
         cdef Event* event
-        self.transfers.add(passage.fact_ms + delay_ms, passage.number, passage.request)
+        if delay_ms == 0.0:
+            number = INT64_MAX // 2 + self.num_instant
+            self.num_instant += 1
+        self.transfers.add(passage.fact_ms + delay_ms, number, passage.request)
         event = self.out.emplace(EV_HANDOFF, passage.fact_ms, passage.decode_worker, passage.decode_rank, passage.request)
         event.a, event.f, event.x = STAGE_TRANSFER_STARTED, passage.request, passage.fact_ms + delay_ms
         event.b = (passage.course.timing.prompt_tokens if passage.course.timing.mode == TRANSFER_FULL_PROMPT
