@@ -245,20 +245,20 @@ cdef class HandoffScheduler(PolicyScheduler):
         return APPLY_APPLIED
 
     cdef int queue_activated(self, int32_t slot) except -1 nogil:
-        """Begin to wait before the first who came to this rank later, whoever was activated or preempted first; where
+        """Begin to wait behind the last who came to this rank before, whoever was activated or preempted first; where
         a policy orders the queue, behind all."""
         cdef int64_t number = self.requests.slots[slot].arrival_number
-        cdef int64_t at = 0
-        cdef int64_t i
-        while (at < self.num_waiting and self.requests.slots[
-                self.waiting[(self.waiting_head + at) & self.waiting_mask]].arrival_number < number):
-            at += 1
+        cdef int64_t at = self.num_waiting
+        cdef int32_t before
         self.push_waiting(slot, False)
         if self.has_policy:
             return 0
-        for i in range(self.num_waiting - 1, at, -1):
-            self.waiting[(self.waiting_head + i) & self.waiting_mask] = (
-                self.waiting[(self.waiting_head + i - 1) & self.waiting_mask])
+        while at > 0:
+            before = self.waiting[(self.waiting_head + at - 1) & self.waiting_mask]
+            if self.requests.slots[before].arrival_number < number:
+                break
+            self.waiting[(self.waiting_head + at) & self.waiting_mask] = before
+            at -= 1
         self.waiting[(self.waiting_head + at) & self.waiting_mask] = slot
         return 0
 
