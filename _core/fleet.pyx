@@ -20,7 +20,7 @@ from libc.stdlib cimport free, malloc
 from .arrivals cimport Arrival
 from .cancellations cimport Leaving
 from .disaggregation cimport Disaggregation
-from .driver cimport PHASE_IDLE, PHASE_IN_PASS, PHASE_SNAPSHOT, PHASE_TURN, Machine
+from .driver cimport PHASE_IDLE, PHASE_IN_PASS, Machine
 from .event_buffer cimport CMD_SUBMIT, EV_CUT, EV_QUIET_PASS, EventBuffer
 from .intake cimport Intake
 from .lanes cimport Envelope, command_kind, lane_pop, make_cancel, pack_command, unpack_command
@@ -48,12 +48,6 @@ cdef inline bint _wants_run(Machine machine) noexcept nogil:
 cdef inline bint _ends_now(Machine machine, double now_ms, bint passes_only) noexcept nogil:
     """Whether a pass of a machine ends, or, unless only those count, a copy to or from host memory does."""
     return machine.next_deadline() <= now_ms and (not passes_only or machine.phase == PHASE_IN_PASS)
-
-
-cdef inline void _look_behind(Machine machine, double now_ms) noexcept nogil:
-    """Copies that end now were not looked at while commands were given: a machine that is about to start a pass looks first."""
-    if machine.phase == PHASE_SNAPSHOT and machine.engine.next_internal_deadline() <= now_ms:
-        machine.phase = PHASE_TURN
 
 
 cdef inline Envelope* _find_waiting(Machine machine, int64_t command_id) noexcept nogil:
@@ -583,8 +577,6 @@ cdef class Fleet(Intake):
         cdef int32_t i
         for i in range(self.num_workers):
             if _wants_run(<Machine>self.workers[i]):
-                if self.disaggregated:
-                    _look_behind(<Machine>self.workers[i], self.now_ms)
                 (<Machine>self.workers[i]).pump(self.now_ms, True, True, True)
             elif self.disaggregated and _ends_now(<Machine>self.workers[i], self.now_ms, False):
                 self._note_event()

@@ -17,6 +17,7 @@ from .event_buffer cimport (
     EV_HOST, HOST_EVICTED, HOST_FENCE, HOST_LOAD_CANCELLED, HOST_LOAD_COMPLETED, HOST_LOAD_RETURNED, HOST_LOAD_SCHEDULED,
     HOST_STORE_COMPLETED, HOST_STORE_PREPARED, HOST_STORE_SUBMITTED, WANT_KV, Event,
 )
+from .lanes cimport Envelope
 from .offload cimport STORE_PRESENT, STORE_RETRY, HostTier, Transfer, transfer_at
 from .prefix_index cimport PrefixIndex
 from .sched_reads cimport Hosted, ReadingScheduler
@@ -465,6 +466,12 @@ cdef class OffloadScheduler(ReadingScheduler):
         hosted.loaded = True
         request.alloc = min(request.table_length * self.block_size, request.n_in + request.gen)
         return self.finalise(request, hosted.base_blocks * self.block_size, request.table_length * self.block_size)
+
+    cdef int hand_off(self, Envelope* envelope, double now_ms, bint in_pass, EventBuffer out) except -1 nogil:
+        """As ReadingScheduler.hand_off; copies that have ended are seen first, without serving the line for them."""
+        if self.has_tier and not in_pass:
+            self.end_copies(out, now_ms)
+        return ReadingScheduler.hand_off(self, envelope, now_ms, in_pass, out)
 
     cdef int publish_end(self, EventBuffer out, double end_ms) except -1 nogil:
         cdef Transfer submitted
