@@ -39,6 +39,10 @@ cdef inline bint _shares_tier(Scheduler rank) noexcept nogil:
     return rank.shares_tier
 
 
+cdef inline void _look_around(Scheduler rank) noexcept nogil:
+    rank.looks_around = True
+
+
 cdef inline bint _executed(Scheduler rank) noexcept nogil:
     return rank.executed
 
@@ -190,6 +194,15 @@ cdef class Engine:
         if not self.in_pass and self.drained():
             self.wave = 0
         return 0
+
+    cdef bint look_around(self) noexcept nogil:
+        """Have ranks that stand still look again whenever anything happens, where their siblings notice; whether they do."""
+        cdef int32_t i
+        if not self.works_behind or self.dp_size == 1:
+            return False
+        for i in range(self.dp_size):
+            _look_around(<Scheduler>self.ranks[i])
+        return True
 
     cdef void next_instant(self, double now_ms) noexcept nogil:
         """Something happens at `now_ms` on some worker."""

@@ -115,7 +115,9 @@ cdef class Fleet(Intake):
             if not isinstance(self.machines[i], Machine):
                 raise TypeError(f"worker {i} is no Machine")
             self.workers[i] = <PyObject*>self.machines[i]
-            self.shares_tier = self.shares_tier or (<Machine>self.machines[i]).engine.shares_tier
+            self.tells_instants = self.tells_instants or (<Machine>self.machines[i]).engine.shares_tier
+            if not external:
+                self.tells_instants = (<Machine>self.machines[i]).engine.look_around() or self.tells_instants
         self.open_turns(<int32_t>len(self.machines), self.machines[0].engine.dp_size)
         if self.disaggregated:
             self.handoffs.take_machines(self.machines, self.out, external, external_placement)
@@ -428,7 +430,7 @@ cdef class Fleet(Intake):
         the reference, and what they look up counts as used."""
         cdef int32_t i
         cdef double now_ms = max(self.now_ms, at)
-        if not self.shares_tier or now_ms <= self.told_ms or at > self.sample_ms:
+        if not self.tells_instants or now_ms <= self.told_ms or at > self.sample_ms:
             return 0
         self.told_ms = now_ms
         for i in range(self.num_workers):

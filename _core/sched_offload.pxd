@@ -27,6 +27,8 @@ cdef class OffloadScheduler(ReadingScheduler):
     cdef bint started_load               # in the pass being executed
     cdef bint gave_back                  # in the pass being executed, a request gave the blocks back that it had loaded
     cdef bint looks_again                # a copy has ended since the last pass
+    cdef bint nudged                     # something happened since it stands still, and it looks around
+    cdef double nudged_ms
     cdef int64_t fence                   # latest store that blocks of this pass wait for; NONE = none
     cdef int32_t* identities             # (identities_capacity,) scratch, owned
     cdef int64_t identities_capacity

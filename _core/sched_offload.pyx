@@ -148,7 +148,7 @@ cdef class OffloadScheduler(ReadingScheduler):
     cdef void open_tier_pass(self) noexcept nogil:
         self.fence = NONE
         self.aside_at = 0
-        self.started_load = self.looks_again = self.gave_back = False
+        self.started_load = self.looks_again = self.gave_back = self.nudged = False
         if self.is_shared:
             self.shared.nudged[self.member] = 0
         self.num_promised = -1
@@ -406,16 +406,20 @@ cdef class OffloadScheduler(ReadingScheduler):
         if not self.has_tier:
             return INFINITY
         if not self.is_shared:
-            return self.tier.next_end_ms()
+            return self.nudged_ms if self.nudged else self.tier.next_end_ms()
         if self.stalled and self.num_waiting > 0 and self.shared.nudged[self.member]:
             return self.shared.nudged_ms
         return self.shared.next_of(self.member)
 
     cdef void next_instant(self, double now_ms) noexcept nogil:
-        """Something happens somewhere: a rank that stands still looks whether the tier it shares has changed."""
-        if self.is_shared and self.stalled and self.num_waiting > 0:
+        """Something happens somewhere: a rank that stands still looks again, at the tier it shares or for its siblings."""
+        if not self.stalled or self.num_waiting == 0:
+            return
+        if self.is_shared:
             self.shared.nudged[self.member] = 1
             self.shared.nudged_ms = now_ms
+        elif self.looks_around:
+            self.nudged, self.nudged_ms = True, now_ms
 
     cdef int process_internal(self, double now_ms, EventBuffer out) except -1 nogil:
         if self.is_shared and self.shared.nudged[self.member]:
@@ -423,6 +427,8 @@ cdef class OffloadScheduler(ReadingScheduler):
             self.stalled = False
             if self.shared.next_of(self.member) > now_ms:
                 return 0
+        elif self.nudged:
+            self.nudged = self.stalled = False
         self.end_copies(out, now_ms)
         return self.handoffs.num_pending > 0
 

@@ -47,6 +47,7 @@ cdef class Scheduler:
     cdef int64_t aside_capacity
     cdef bint works_behind               # it has background work with deadlines of its own
     cdef bint shares_tier                # and with other ranks
+    cdef bint looks_around               # while it stands still it looks again whenever anything happens
     cdef Moments queued                  # prompt lengths of requests that were never preempted
     cdef Moments queued_decode           # known lengths of preempted ones
     cdef int64_t next_seniority
