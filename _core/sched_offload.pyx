@@ -583,6 +583,7 @@ cdef class OffloadScheduler(ReadingScheduler):
         self.tier.check()
         slots = [self.running[i] for i in range(self.num_running)] + [self.aside[i] for i in range(self.num_aside)]
         slots += [self.waiting[(self.waiting_head + i) & self.waiting_mask] for i in range(self.num_waiting)]
+        slots += self.slots_outside()
         paths = 0
         for slot in slots:
             loading += self.hosted[slot].load != NONE
