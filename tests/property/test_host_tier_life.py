@@ -1,8 +1,8 @@
-"""A rank with host memory under any order of commands: no host block is owned twice, none is lost, all is drained at the end.
+"""A rank with host memory under any order of commands: no host block is owned twice, none is lost, and all is drained.
 
-Requests, sources and destinations of handoffs come, leave, fail and time out (a time-out is a cancellation at either end) in
-any order, in mid-pass or between passes. A slow model of copies and blocks is kept from what the rank tells alone; the rank's own
-books are walked after every step.
+Requests, sources and destinations of handoffs come, leave, fail and time out (a time-out is a cancellation at either
+end) in any order, in mid-pass or between passes. A slow model of copies and blocks is kept from what the rank tells
+alone; the rank's own books are walked after every step.
 """
 
 from __future__ import annotations
