@@ -36,14 +36,17 @@ cdef class HandoffScheduler(PolicyScheduler):
         return self.handoffs.num_pending > 0
 
     cdef int32_t first_materialised(self) noexcept nogil:
-        """The first that waits and has its blocks, NONE when nobody does."""
+        """Of those that wait and have their blocks, who came to this rank first; NONE when nobody does."""
         cdef int64_t i
         cdef int32_t slot
+        cdef int32_t first = NONE
         for i in range(self.num_waiting):
             slot = self.waiting[(self.waiting_head + i) & self.waiting_mask]
-            if self.requests.slots[slot].status == STATUS_MATERIALISED:
-                return slot
-        return NONE
+            if self.requests.slots[slot].status == STATUS_MATERIALISED and (
+                    first == NONE
+                    or self.requests.slots[slot].arrival_number < self.requests.slots[first].arrival_number):
+                first = slot
+        return first
 
     # -- readiness --------------------------------------------------------------------------------
 
@@ -245,20 +248,20 @@ cdef class HandoffScheduler(PolicyScheduler):
         return APPLY_APPLIED
 
     cdef int queue_activated(self, int32_t slot) except -1 nogil:
-        """Begin to wait behind the last who came to this rank before, whoever was activated or preempted first; where
+        """Begin to wait before the first who came to this rank later, whoever was activated or preempted first; where
         a policy orders the queue, behind all."""
         cdef int64_t number = self.requests.slots[slot].arrival_number
-        cdef int64_t at = self.num_waiting
-        cdef int32_t before
+        cdef int64_t at = 0
+        cdef int64_t i
+        while (at < self.num_waiting and self.requests.slots[
+                self.waiting[(self.waiting_head + at) & self.waiting_mask]].arrival_number < number):
+            at += 1
         self.push_waiting(slot, False)
         if self.has_policy:
             return 0
-        while at > 0:
-            before = self.waiting[(self.waiting_head + at - 1) & self.waiting_mask]
-            if self.requests.slots[before].arrival_number < number:
-                break
-            self.waiting[(self.waiting_head + at) & self.waiting_mask] = before
-            at -= 1
+        for i in range(self.num_waiting - 1, at, -1):
+            self.waiting[(self.waiting_head + i) & self.waiting_mask] = (
+                self.waiting[(self.waiting_head + i - 1) & self.waiting_mask])
         self.waiting[(self.waiting_head + at) & self.waiting_mask] = slot
         return 0
 
