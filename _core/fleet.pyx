@@ -116,7 +116,7 @@ cdef class Fleet(Intake):
                 raise TypeError(f"worker {i} is no Machine")
             self.workers[i] = <PyObject*>self.machines[i]
             self.tells_instants = self.tells_instants or (<Machine>self.machines[i]).engine.shares_tier
-            if not external:
+            if self.disaggregated and not external:
                 self.tells_instants = (<Machine>self.machines[i]).engine.look_around() or self.tells_instants
         self.open_turns(<int32_t>len(self.machines), self.machines[0].engine.dp_size)
         if self.disaggregated:
