@@ -373,13 +373,7 @@ cdef class Fleet(Intake):
                 status = self.hand_over()
                 if status != 0:
                     return status
-                self.stage = STAGE_RUN
                 if self.disaggregated:
-                    self.stage = STAGE_SETTLE
-                    # Rows of this instant are counted in its sample, and it sees nothing of what they do yet.
-                    if 0.0 < self.sample_ms <= self.now_ms:
-                        self._account()
-                        return FLEET_SAMPLE
                     continue
             if self.stage == STAGE_RUN:
                 if self.external:
@@ -500,7 +494,7 @@ cdef class Fleet(Intake):
         return 0
 
     cdef int hand_over(self) except -1 nogil:
-        """Everything that is due goes on its lane: rows, then cancellations. 0, or why the caller has to do it."""
+        """Everything that is due goes on its lane: rows, then cancellations; the next stage. 0, or why the caller has to go on."""
         cdef int32_t worker, rank
         cdef Leaving gone
         while self.arrivals.next_due() <= self.now_ms:
@@ -522,6 +516,11 @@ cdef class Fleet(Intake):
                 self.handoffs.leave(self.workers, gone.request, self.now_ms)
             else:
                 self.cancel(&gone)
+        self.stage = STAGE_SETTLE if self.disaggregated else STAGE_RUN
+        # Rows of this instant are counted in its sample, and it sees nothing of what they do yet.
+        if self.disaggregated and 0.0 < self.sample_ms <= self.now_ms:
+            self._account()
+            return FLEET_SAMPLE
         return 0
 
     cdef int cancel(self, Leaving* leaving) except -1 nogil:
