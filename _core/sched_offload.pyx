@@ -429,6 +429,8 @@ cdef class OffloadScheduler(ReadingScheduler):
                 return 0
         elif self.nudged:
             self.nudged = self.stalled = False
+            if self.tier.next_end_ms() > now_ms:
+                return 0
         self.end_copies(out, now_ms)
         return self.handoffs.num_pending > 0
 
