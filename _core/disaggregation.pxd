@@ -24,6 +24,7 @@ cdef struct Passage:             # a request from its arrival until it has ended
     int32_t prefill_rank
     int32_t decode_worker        # NONE until the destination is asked for
     int32_t decode_rank
+    int64_t number               # in order of arrival
     double fact_ms               # of its latest fact: a transfer starts when both sides are ready
     bint ended                   # its end is told
     int32_t next_free
@@ -46,6 +47,8 @@ cdef class Disaggregation:
     cdef int32_t capacity
     cdef int32_t top
     cdef int32_t free_passage
+    cdef int64_t num_started             # passages
+    cdef int64_t num_instant             # transfers that take no time
     cdef HandoffBook index               # passages by request
     cdef Py_ssize_t scanned              # records already looked at
     cdef Event* facts                    # (fact_capacity,) records that somebody has to hear of, in order, owned

@@ -244,7 +244,8 @@ cdef class Disaggregation:
         passage.terms.deadline_ms = now_ms + arrival.deadline_after_ms
         passage.prefill_worker, passage.prefill_rank = worker, rank
         passage.decode_worker = passage.decode_rank = NONE
-        passage.fact_ms, passage.ended = 0.0, False
+        passage.fact_ms, passage.ended, passage.number = 0.0, False, self.num_started
+        self.num_started += 1
         self.index.add(arrival.request, at, OWN_ACTIVE)
         handoff_init(&passage.course, id, self.order, 0.0)
         return self._fact(at, &step, handoff_start(&passage.course, &step), now_ms)
@@ -318,11 +319,19 @@ cdef class Disaggregation:
     # -- transfers --------------------------------------------------------------------------------
 
     cdef int _start_transfer(self, int32_t at, int32_t action, double delay_ms, double now_ms) except -1 nogil:
-        """It starts when the later of both sides was ready, however late anybody looked at that."""
+        """It starts when the later of both sides was ready, however late anybody looked at that.
+
+        Of those that end at one time, the one whose request arrived first goes first; those that take no time end behind
+        them, in the order in which they start.
+        """
         cdef Passage* passage = &self.passages[at]
+        cdef int64_t number = passage.number
         cdef HandoffStep step
         cdef Event* event
-        self.transfers.add(passage.fact_ms + delay_ms, passage.request)
+        if delay_ms == 0.0:
+            number = INT64_MAX // 2 + self.num_instant
+            self.num_instant += 1
+        self.transfers.add(passage.fact_ms + delay_ms, number, passage.request)
         event = self.out.emplace(EV_HANDOFF, passage.fact_ms, passage.decode_worker, passage.decode_rank, passage.request)
         event.a, event.f, event.x = STAGE_TRANSFER_STARTED, passage.request, passage.fact_ms + delay_ms
         event.b = (passage.course.timing.prompt_tokens if passage.course.timing.mode == TRANSFER_FULL_PROMPT
@@ -392,7 +401,9 @@ cdef class Disaggregation:
         cdef int64_t i
         cdef bint refused = False
         machine.put(envelope)
+        machine.engine.holds_internal = True     # copies that end now are seen when passes start
         machine.pump(now_ms, False, True, False)
+        machine.engine.holds_internal = False
         for i in range(machine.num_replies):
             refused = refused or machine.replies[i].status >= APPLY_ACTIVE
         machine.num_replies = 0
@@ -406,11 +417,18 @@ cdef class Disaggregation:
         return lane_push(&self.waiting[envelope.worker], envelope)
 
     cdef int pass_over(self, int32_t worker) except -1 nogil:
-        """Put the commands that waited for a pass in line."""
+        """Put the commands that waited for a pass in line, rank by rank."""
         cdef Envelope envelope
-        while lane_pop(&self.waiting[worker], &envelope):
-            self.num_waiting -= 1
-            lane_push(&self.commands, &envelope)
+        cdef int32_t rank
+        cdef int64_t _i
+        for rank in range(self.prefill_dp_size if worker < self.num_prefill_workers else self.decode_dp_size):
+            for _i in range(self.waiting[worker].count):
+                lane_pop(&self.waiting[worker], &envelope)
+                if envelope.rank == rank:
+                    self.num_waiting -= 1
+                    lane_push(&self.commands, &envelope)
+                else:
+                    lane_push(&self.waiting[worker], &envelope)
         return 0
 
     # -- places -----------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ cdef class Engine:
     cdef int64_t wave                    # group passes since the engine was last drained
     cdef bint works_behind               # a rank has background work with deadlines of its own
     cdef bint shares_tier                # a rank shares host memory with ranks of other workers
+    cdef bint holds_internal             # background work that is due is not looked at
     cdef readonly bint in_pass
     cdef readonly bint poisoned          # a pass failed half-way; nothing works any more
     cdef readonly int64_t pass_id        # of the pass in flight or the last one; -1 before the first
@@ -28,6 +29,7 @@ cdef class Engine:
     cdef int execute_pass(self, double now_ms, EventBuffer out) except -1 nogil
     cdef int complete_pass(self, EventBuffer out, bint held_back) except -1 nogil
     cdef bint pass_quietly(self, double before_ms, double until_ms, Py_ssize_t max_records, EventBuffer out) except -1 nogil
+    cdef bint look_around(self) noexcept nogil
     cdef void next_instant(self, double now_ms) noexcept nogil
     cdef double next_internal_deadline(self) noexcept nogil
     cdef int process_internal_work(self, double now_ms, EventBuffer out) except -1 nogil

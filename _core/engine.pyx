@@ -43,6 +43,10 @@ cdef inline bint _shares_tier(Scheduler rank) noexcept nogil:
     return rank.shares_tier
 
 
+cdef inline void _look_around(Scheduler rank) noexcept nogil:
+    rank.looks_around = True
+
+
 cdef inline bint _executed(Scheduler rank) noexcept nogil:
     return rank.executed
 
@@ -198,6 +202,15 @@ cdef class Engine:
                 _give_back(<Scheduler>self.ranks[i])
         return 0
 
+    cdef bint look_around(self) noexcept nogil:
+        """Have ranks that stand still look again whenever anything happens, where their siblings notice; whether they do."""
+        cdef int32_t i
+        if not self.works_behind or self.dp_size == 1:
+            return False
+        for i in range(self.dp_size):
+            _look_around(<Scheduler>self.ranks[i])
+        return True
+
     cdef void next_instant(self, double now_ms) noexcept nogil:
         """Something happens at `now_ms` on some worker."""
         cdef int32_t i
@@ -208,7 +221,7 @@ cdef class Engine:
         """Earliest deadline of modelled background work; a pass in flight hides it."""
         cdef int32_t i
         cdef double at_ms = INFINITY
-        if not self.works_behind or self.in_pass or self.poisoned:
+        if not self.works_behind or self.in_pass or self.poisoned or self.holds_internal:
             return INFINITY
         for i in range(self.dp_size):
             at_ms = min(at_ms, (<Scheduler>self.ranks[i]).next_internal_ms())
@@ -218,6 +231,7 @@ cdef class Engine:
         """Handle background work due at `now_ms`; returns the number of ranks that had some."""
         cdef int32_t i
         cdef int32_t worked = 0
+        cdef bint in_line = False
         cdef Py_ssize_t head = out.count
         if self.next_internal_deadline() > now_ms:
             return 0
@@ -225,8 +239,10 @@ cdef class Engine:
         out.emplace(EV_INTERNAL_WORK, now_ms, self.worker, NONE, NONE)
         for i in range(self.dp_size):
             if (<Scheduler>self.ranks[i]).next_internal_ms() <= now_ms:
-                (<Scheduler>self.ranks[i]).process_internal(now_ms, out)
+                in_line = (<Scheduler>self.ranks[i]).process_internal(now_ms, out) or in_line
                 worked += 1
+        for i in range(self.dp_size if in_line else 0):
+            (<Scheduler>self.ranks[i]).serve_line(now_ms, out)
         out.records[head].a = worked
         self.poisoned = False
         return worked

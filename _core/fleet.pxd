@@ -27,6 +27,7 @@ cdef enum Stage:
     STAGE_RUN = 3
     STAGE_AGAIN = 4
     STAGE_SETTLE = 5             # disaggregated: facts, transfers and commands until nothing is left
+    STAGE_TELL = 7               # disaggregated: who has ended so far
     STAGE_OVER = 6               # disaggregated: nothing is left to do at this instant
 
 
@@ -42,7 +43,7 @@ cdef class Fleet(Intake):
     cdef bint disaggregated
     cdef bint ran                        # disaggregated: passes were started in this round
     cdef double sample_ms                # next telemetry sample; INFINITY = none
-    cdef bint shares_tier                # ranks share host memory
+    cdef bint tells_instants             # ranks that stand still look again whenever anything happens
     cdef double told_ms                  # the last instant they were told of
     cdef bint telemetry
     cdef bint external_placement

@@ -45,6 +45,11 @@ cdef inline bint _wants_run(Machine machine) noexcept nogil:
     return machine.phase != PHASE_IDLE or machine.command_lane.count > 0 or machine.cancel_lane.count > 0
 
 
+cdef inline bint _ends_now(Machine machine, double now_ms, bint passes_only) noexcept nogil:
+    """Whether a pass of a machine ends, or, unless only those count, a copy to or from host memory does."""
+    return machine.next_deadline() <= now_ms and (not passes_only or machine.phase == PHASE_IN_PASS)
+
+
 cdef inline Envelope* _find_waiting(Machine machine, int64_t command_id) noexcept nogil:
     return machine.find_waiting(command_id)
 
@@ -110,7 +115,9 @@ cdef class Fleet(Intake):
             if not isinstance(self.machines[i], Machine):
                 raise TypeError(f"worker {i} is no Machine")
             self.workers[i] = <PyObject*>self.machines[i]
-            self.shares_tier = self.shares_tier or (<Machine>self.machines[i]).engine.shares_tier
+            self.tells_instants = self.tells_instants or (<Machine>self.machines[i]).engine.shares_tier
+            if self.disaggregated and not external:
+                self.tells_instants = (<Machine>self.machines[i]).engine.look_around() or self.tells_instants
         self.open_turns(<int32_t>len(self.machines), self.machines[0].engine.dp_size)
         if self.disaggregated:
             self.handoffs.take_machines(self.machines, self.out, external, external_placement)
@@ -358,17 +365,15 @@ cdef class Fleet(Intake):
                     return FLEET_SETTLE
                 self.settled(self.handoffs.settle(self.workers, self.now_ms))
                 continue
+            if self.stage == STAGE_TELL:
+                self.stage = STAGE_RUN
+                if self.tell_ends():
+                    return FLEET_ENDS
             if self.stage == STAGE_ARRIVALS:
                 status = self.hand_over()
                 if status != 0:
                     return status
-                self.stage = STAGE_RUN
                 if self.disaggregated:
-                    self.stage = STAGE_SETTLE
-                    # Rows of this instant are counted in its sample, and it sees nothing of what they do yet.
-                    if 0.0 < self.sample_ms <= self.now_ms:
-                        self._account()
-                        return FLEET_SAMPLE
                     continue
             if self.stage == STAGE_RUN:
                 if self.external:
@@ -385,7 +390,7 @@ cdef class Fleet(Intake):
             if self.stage == STAGE_AGAIN:
                 self.first_round = False
                 self.stage = STAGE_ARRIVALS
-                if self.tell_ends():
+                if not self.disaggregated and self.tell_ends():
                     return FLEET_ENDS
                 if self.disaggregated or self.arrivals.next_due() <= self.now_ms:
                     continue
@@ -399,7 +404,7 @@ cdef class Fleet(Intake):
         if happened:
             self._note_event()
         if not self.ran:
-            self.stage = STAGE_RUN       # rows that are due come in after passes start: so they do on the reference
+            self.stage = STAGE_TELL      # rows that are due come in after passes start: so they do on the reference
             return 0
         # The round is over: once more from the start while anything is left to do at this instant.
         self.ran = False
@@ -419,7 +424,7 @@ cdef class Fleet(Intake):
         the reference, and what they look up counts as used."""
         cdef int32_t i
         cdef double now_ms = max(self.now_ms, at)
-        if not self.shares_tier or now_ms <= self.told_ms or at > self.sample_ms:
+        if not self.tells_instants or now_ms <= self.told_ms or at > self.sample_ms:
             return 0
         self.told_ms = now_ms
         for i in range(self.num_workers):
@@ -489,13 +494,13 @@ cdef class Fleet(Intake):
     cdef int end_passes(self) except -1 nogil:
         cdef int32_t i
         for i in range(self.num_workers):
-            if _deadline(<Machine>self.workers[i]) <= self.now_ms:
+            if _ends_now(<Machine>self.workers[i], self.now_ms, self.disaggregated):
                 self._note_event()
                 (<Machine>self.workers[i]).pump(self.now_ms, True, False, not self.disaggregated)
         return 0
 
     cdef int hand_over(self) except -1 nogil:
-        """Everything that is due goes on its lane: rows, then cancellations. 0, or why the caller has to do it."""
+        """Everything that is due goes on its lane: rows, then cancellations; the next stage. 0, or why the caller has to go on."""
         cdef int32_t worker, rank
         cdef Leaving gone
         while self.arrivals.next_due() <= self.now_ms:
@@ -517,6 +522,11 @@ cdef class Fleet(Intake):
                 self.handoffs.leave(self.workers, gone.request, self.now_ms)
             else:
                 self.cancel(&gone)
+        self.stage = STAGE_SETTLE if self.disaggregated else STAGE_RUN
+        # Rows of this instant are counted in its sample, and it sees nothing of what they do yet.
+        if self.disaggregated and 0.0 < self.sample_ms <= self.now_ms:
+            self._account()
+            return FLEET_SAMPLE
         return 0
 
     cdef int cancel(self, Leaving* leaving) except -1 nogil:
@@ -561,7 +571,7 @@ cdef class Fleet(Intake):
         while self.next_to_move < self.num_workers:
             worker = self.next_to_move
             self.next_to_move += 1
-            if not hold_boundary or _deadline(<Machine>self.workers[worker]) <= self.now_ms:
+            if not hold_boundary or _ends_now(<Machine>self.workers[worker], self.now_ms, self.disaggregated):
                 if hold_boundary:
                     self._note_event()
                 self.moving_worker = worker
@@ -574,5 +584,8 @@ cdef class Fleet(Intake):
         cdef int32_t i
         for i in range(self.num_workers):
             if _wants_run(<Machine>self.workers[i]):
+                (<Machine>self.workers[i]).pump(self.now_ms, True, True, True)
+            elif self.disaggregated and _ends_now(<Machine>self.workers[i], self.now_ms, False):
+                self._note_event()
                 (<Machine>self.workers[i]).pump(self.now_ms, True, True, True)
         return 0

@@ -19,6 +19,7 @@ cdef class HandoffScheduler(PolicyScheduler):
     cdef bint gates_fresh(self) noexcept nogil
     cdef void stall_if_waiting(self) noexcept nogil
     cdef PoolStatus acquire(self, int64_t num_hits, int64_t num_fresh) except POOL_FAILED nogil
+    cdef bint still_read(self, int64_t num_fresh) noexcept nogil
     cdef int submit_prefill(self, Envelope* envelope) except -1 nogil
     cdef int end_source(self, int64_t handoff, bint cancel, double now_ms, EventBuffer out) except -1 nogil
     cdef int reserve(self, Envelope* envelope, double now_ms, bint in_pass, EventBuffer out) except -1 nogil

@@ -36,14 +36,17 @@ cdef class HandoffScheduler(PolicyScheduler):
         return self.handoffs.num_pending > 0
 
     cdef int32_t first_materialised(self) noexcept nogil:
-        """The first that waits and has its blocks, NONE when nobody does."""
+        """Of those that wait and have their blocks, who came to this rank first; NONE when nobody does."""
         cdef int64_t i
         cdef int32_t slot
+        cdef int32_t first = NONE
         for i in range(self.num_waiting):
             slot = self.waiting[(self.waiting_head + i) & self.waiting_mask]
-            if self.requests.slots[slot].status == STATUS_MATERIALISED:
-                return slot
-        return NONE
+            if self.requests.slots[slot].status == STATUS_MATERIALISED and (
+                    first == NONE
+                    or self.requests.slots[slot].arrival_number < self.requests.slots[first].arrival_number):
+                first = slot
+        return first
 
     # -- readiness --------------------------------------------------------------------------------
 
@@ -60,6 +63,10 @@ cdef class HandoffScheduler(PolicyScheduler):
     cdef PoolStatus acquire(self, int64_t num_hits, int64_t num_fresh) except POOL_FAILED nogil:
         """Hold the first blocks that the last look-up found, and private ones."""
         return self.pool.acquire(self.hit_copies, num_hits, num_fresh)
+
+    cdef bint still_read(self, int64_t num_fresh) noexcept nogil:
+        """Whether somebody still reads one of the private blocks that were acquired last: nothing may arrive in them."""
+        return False
 
     cdef void wake(self) noexcept nogil:
         self.stalled = False
@@ -186,7 +193,10 @@ cdef class HandoffScheduler(PolicyScheduler):
         return APPLY_ACCEPTED
 
     cdef int reserve_head(self, double now_ms, EventBuffer out) except -1 nogil:
-        """Try the head of the line, once: it gets the blocks of its prompt, or is marked as tried. Never in mid-pass."""
+        """Try the head of the line, once: it gets the blocks of its prompt, or is marked as tried. Never in mid-pass.
+
+        Blocks whose old content is still being read are given back: they are empty from then on.
+        """
         cdef Request* request
         cdef int64_t blocks, hits
         cdef int32_t entry
@@ -207,6 +217,10 @@ cdef class HandoffScheduler(PolicyScheduler):
         self.publish_removed()
         out.extend(self.kv_events, now_ms)
         self.append_blocks(request, hits, blocks - hits)
+        if self.still_read(blocks - hits):
+            self.release_blocks(request)
+            self.handoffs.head_failed()
+            return 0
         self.handoffs.move(entry, OWN_RESERVED)
         self.stalled = False             # the line moved: what it kept out may enter
         return self._tell(out, self.handoffs.entries[entry].slot, STAGE_DESTINATION_RESERVED,

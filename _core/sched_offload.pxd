@@ -27,8 +27,9 @@ cdef class OffloadScheduler(ReadingScheduler):
     cdef int64_t aside_at                # of those set aside, who is tried next in this pass
     cdef bint started_load               # in the pass being executed
     cdef bint gave_back                  # in the pass being executed, a request gave the blocks back that it had loaded
-    cdef bint lets_pass                  # those that have their blocks go before all that wait for some
     cdef bint looks_again                # a copy has ended since the last pass
+    cdef bint nudged                     # something happened since it stands still, and it looks around
+    cdef double nudged_ms
     cdef int64_t fence                   # latest store that blocks of this pass wait for; NONE = none
     cdef int32_t* identities             # (identities_capacity,) scratch, owned
     cdef int64_t identities_capacity
@@ -37,7 +38,7 @@ cdef class OffloadScheduler(ReadingScheduler):
     cdef void open_tier_pass(self) noexcept nogil
     cdef TierAnswer consult_tier(self, int32_t slot) except TIER_FAILED nogil
     cdef TierAnswer _match(self, int32_t slot, int64_t base) except TIER_FAILED nogil
-    cdef bint _is_busy(self, int32_t identity) noexcept nogil
+    cdef bint _is_busy(self, int32_t identity, int64_t block) noexcept nogil
     cdef TierAnswer _load(self, int32_t slot, int64_t base, int64_t matched) except TIER_FAILED nogil
     cdef int64_t _promised(self) noexcept nogil
     cdef int set_aside_for_copy(self, int32_t slot, bint is_aside) except -1 nogil

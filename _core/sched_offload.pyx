@@ -17,11 +17,12 @@ from .event_buffer cimport (
     EV_HOST, HOST_EVICTED, HOST_FENCE, HOST_LOAD_CANCELLED, HOST_LOAD_COMPLETED, HOST_LOAD_RETURNED, HOST_LOAD_SCHEDULED,
     HOST_STORE_COMPLETED, HOST_STORE_PREPARED, HOST_STORE_SUBMITTED, WANT_KV, Event,
 )
+from .lanes cimport Envelope
 from .offload cimport STORE_PRESENT, STORE_RETRY, HostTier, Transfer, transfer_at
 from .prefix_index cimport PrefixIndex
 from .sched_reads cimport Hosted, ReadingScheduler
 from .shared_tier cimport SharedTier
-from .types cimport NONE, PRIVATE, STATUS_WAITING, ceil_div
+from .types cimport NONE, PRIVATE, STATUS_MATERIALISED, STATUS_WAITING, ceil_div
 
 
 cdef class OffloadScheduler(ReadingScheduler):
@@ -147,7 +148,7 @@ cdef class OffloadScheduler(ReadingScheduler):
     cdef void open_tier_pass(self) noexcept nogil:
         self.fence = NONE
         self.aside_at = 0
-        self.started_load = self.looks_again = self.gave_back = False
+        self.started_load = self.looks_again = self.gave_back = self.nudged = False
         if self.is_shared:
             self.shared.nudged[self.member] = 0
         self.num_promised = -1
@@ -156,14 +157,11 @@ cdef class OffloadScheduler(ReadingScheduler):
         """Who is tried next in this pass: those set aside go before the queue; NONE when it is over."""
         cdef bint gated = self.gates_fresh()
         is_aside[0] = False
-        if self.lets_pass:
-            if self.first_materialised() != NONE:
-                return self.first_materialised()
-            self.lets_pass = False
         if self.has_tier:
             if self.budget == 0:
                 return NONE
-            while self.aside_at < self.num_aside and gated and not self.hosted[self.aside[self.aside_at]].loaded:
+            while gated and self.aside_at < self.num_aside and (
+                    self.requests.slots[self.aside[self.aside_at]].status != STATUS_MATERIALISED):
                 self.aside_at += 1
             if self.aside_at < self.num_aside:
                 is_aside[0] = True
@@ -171,6 +169,22 @@ cdef class OffloadScheduler(ReadingScheduler):
         if not self.any_candidate():
             return NONE
         return self.first_materialised() if gated else self.candidate()
+
+    cdef int queue_activated(self, int32_t slot) except -1 nogil:
+        """With a tier, who was activated is set aside at once, before all who wait for blocks and behind those activated
+        that came to this rank before."""
+        cdef int64_t at
+        if not self.has_tier or self.has_policy:
+            return ReadingScheduler.queue_activated(self, slot)
+        self.push_aside(slot)
+        at = self.num_aside - 1
+        while at > 0 and (self.requests.slots[self.aside[at - 1]].status != STATUS_MATERIALISED
+                          or self.requests.slots[self.aside[at - 1]].arrival_number
+                          > self.requests.slots[slot].arrival_number):
+            self.aside[at] = self.aside[at - 1]
+            at -= 1
+        self.aside[at] = slot
+        return 0
 
     cdef TierAnswer consult_tier(self, int32_t slot) except TIER_FAILED nogil:
         """What the tier says to a waiting request that may be admitted as far as its lengths go."""
@@ -204,18 +218,27 @@ cdef class OffloadScheduler(ReadingScheduler):
             if self.tier.entry_of(self._key_of(hosted, i)) == NONE:
                 break
             matched += 1
-            busy = busy or self._is_busy(self._key_of(hosted, i))
+            busy = busy or self._is_busy(self._key_of(hosted, i), i)
         self._touch_all(hosted)
         if matched == 0:
             return TIER_MISS
         return TIER_ASIDE if busy else self._load(slot, base, matched)
 
-    cdef bint _is_busy(self, int32_t identity) noexcept nogil:
+    cdef bint _is_busy(self, int32_t identity, int64_t block) noexcept nogil:
         """A block that the tier has or will have cannot be loaded now: it is not there yet, or is being loaded. Ranks that
-        share the tier load the same block beside each other."""
-        if self.is_shared:
-            return self.tier.is_pending(identity) or self.shared.is_loading(self.member, identity)
-        return not self.tier.is_free_to_load(identity)
+        share the tier load the same block beside each other; a load of this rank counts until it was taken."""
+        cdef Hosted* other
+        cdef int64_t i
+        if not self.is_shared:
+            return not self.tier.is_free_to_load(identity)
+        if self.tier.is_pending(identity):
+            return True
+        for i in range(self.num_aside if self.num_loading > 0 else 0):
+            other = &self.hosted[self.aside[i]]
+            if (other.load != NONE and other.base_blocks <= block < self.requests.slots[self.aside[i]].table_length
+                    and self._key_of(other, block) == identity):
+                return True
+        return False
 
     cdef TierAnswer _load(self, int32_t slot, int64_t base, int64_t matched) except TIER_FAILED nogil:
         """Start a load, if there is room for all that the request knows; it holds the blocks from here on."""
@@ -286,8 +309,6 @@ cdef class OffloadScheduler(ReadingScheduler):
         for i in range(self.num_running):
             if self.requests.slots[self.running[i]].scheduled_pass == self.pass_number:
                 self._offer(self.running[i])
-        if self.num_scheduled > 0:
-            self.lets_pass = False
         if self.is_shared and (self.num_scheduled > 0 or self.started_load):
             self.shared.nudge_others(self.member, now_ms)
         if self.fence == NONE:
@@ -363,13 +384,8 @@ cdef class OffloadScheduler(ReadingScheduler):
         if self.tier.copies():
             self.stalled = True
             return True
-        if self.num_running > 0 or self.lets_pass:
-            self.lets_pass = False
-            return False
-        if self.first_materialised() != NONE:
-            # Who waits for blocks stands before those who have theirs, and nothing runs: they go first for once.
-            self.lets_pass = self.gave_back = True
-            return True
+        if self.num_running > 0 or self.handoffs.waits_outside():
+            return False                 # blocks will be given back
         for i in range(self.num_aside - 1, -1, -1):
             slot = self.aside[i]
             if self.hosted[slot].loaded:
@@ -390,16 +406,20 @@ cdef class OffloadScheduler(ReadingScheduler):
         if not self.has_tier:
             return INFINITY
         if not self.is_shared:
-            return self.tier.next_end_ms()
+            return self.nudged_ms if self.nudged else self.tier.next_end_ms()
         if self.stalled and self.num_waiting > 0 and self.shared.nudged[self.member]:
             return self.shared.nudged_ms
         return self.shared.next_of(self.member)
 
     cdef void next_instant(self, double now_ms) noexcept nogil:
-        """Something happens somewhere: a rank that stands still looks whether the tier it shares has changed."""
-        if self.is_shared and self.stalled and self.num_waiting > 0:
+        """Something happens somewhere: a rank that stands still looks again, at the tier it shares or for its siblings."""
+        if not self.stalled or self.num_waiting == 0:
+            return
+        if self.is_shared:
             self.shared.nudged[self.member] = 1
             self.shared.nudged_ms = now_ms
+        elif self.looks_around:
+            self.nudged, self.nudged_ms = True, now_ms
 
     cdef int process_internal(self, double now_ms, EventBuffer out) except -1 nogil:
         if self.is_shared and self.shared.nudged[self.member]:
@@ -407,7 +427,12 @@ cdef class OffloadScheduler(ReadingScheduler):
             self.stalled = False
             if self.shared.next_of(self.member) > now_ms:
                 return 0
-        return self.end_copies(out, now_ms)
+        elif self.nudged:
+            self.nudged = self.stalled = False
+            if self.tier.next_end_ms() > now_ms:
+                return 0
+        self.end_copies(out, now_ms)
+        return self.handoffs.num_pending > 0
 
     cdef int end_copies(self, EventBuffer out, double at_ms) except -1 nogil:
         """Copies that have ended by then: what they brought is there."""
@@ -430,6 +455,7 @@ cdef class OffloadScheduler(ReadingScheduler):
         """One copy of this rank has ended."""
         self.stalled, self.looks_again = False, True
         free(done.entries)
+        self.handoffs.generation += 1    # who was refused blocks that were being read may have them now
         if done.sources is not NULL:
             self.pool.release_cached(done.sources, done.num_entries)
             free(done.sources)
@@ -449,6 +475,12 @@ cdef class OffloadScheduler(ReadingScheduler):
         request.alloc = min(request.table_length * self.block_size, request.n_in + request.gen)
         return self.finalise(request, hosted.base_blocks * self.block_size, request.table_length * self.block_size)
 
+    cdef int hand_off(self, Envelope* envelope, double now_ms, bint in_pass, EventBuffer out) except -1 nogil:
+        """As ReadingScheduler.hand_off; copies that have ended are seen first, without serving the line for them."""
+        if self.has_tier and not in_pass:
+            self.end_copies(out, now_ms)
+        return ReadingScheduler.hand_off(self, envelope, now_ms, in_pass, out)
+
     cdef int publish_end(self, EventBuffer out, double end_ms) except -1 nogil:
         cdef Transfer submitted
         cdef Transfer* store
@@ -467,7 +499,19 @@ cdef class OffloadScheduler(ReadingScheduler):
             if store is NULL:
                 break
             self._tell_host(out, end_ms, store.request, HOST_STORE_SUBMITTED, store.number, store.num_entries, store.end_ms)
-        return self.end_copies(out, end_ms)
+        self.end_copies(out, end_ms)
+        return self.serve_line(end_ms, out)
+
+    cdef int serve_line(self, double now_ms, EventBuffer out) except -1 nogil:
+        """Copies have ended, or could have: try the head of the line."""
+        if self.handoffs.num_pending == 0:
+            return 0
+        self.reserve_head(now_ms, out)
+        return self.publish_gauges(out, now_ms, 0, False)
+
+    cdef int close_pass(self, EventBuffer out, double end_ms) except -1 nogil:
+        """With a tier, those in line are looked at behind the copies of the pass: they may wait for one."""
+        return 0 if self.has_tier else ReadingScheduler.close_pass(self, out, end_ms)
 
     cdef int cancel(self, int32_t ordinal, bint discard, double now_ms, EventBuffer out, bint* suppressed) except -1 nogil:
         cdef int32_t slot = self.requests.find(ordinal)
@@ -541,6 +585,7 @@ cdef class OffloadScheduler(ReadingScheduler):
         self.tier.check()
         slots = [self.running[i] for i in range(self.num_running)] + [self.aside[i] for i in range(self.num_aside)]
         slots += [self.waiting[(self.waiting_head + i) & self.waiting_mask] for i in range(self.num_waiting)]
+        slots += self.slots_outside()
         paths = 0
         for slot in slots:
             loading += self.hosted[slot].load != NONE

@@ -60,6 +60,13 @@ cdef class ReadingScheduler(HandoffScheduler):
         self.num_private += num_fresh
         return POOL_OK
 
+    cdef bint still_read(self, int64_t num_fresh) noexcept nogil:
+        cdef int64_t i
+        for i in range(num_fresh if self.fences else 0):
+            if self.fresh_reads[i] != NONE:
+                return True
+        return False
+
     cdef int _reserve_reads(self, int64_t num_fresh) except -1 nogil:
         """Room for `num_fresh` blocks to be handed out and, later, to be given back."""
         cdef int64_t wanted = self.num_free_reads + self.num_private + num_fresh

@@ -47,6 +47,7 @@ cdef class Scheduler:
     cdef int64_t aside_capacity
     cdef bint works_behind               # it has background work with deadlines of its own
     cdef bint shares_tier                # and with other ranks
+    cdef bint looks_around               # while it stands still it looks again whenever anything happens
     cdef Moments queued                  # prompt lengths of requests that were never preempted
     cdef Moments queued_decode           # known lengths of preempted ones
     cdef int64_t next_seniority
@@ -88,6 +89,7 @@ cdef class Scheduler:
     cdef double next_internal_ms(self) noexcept nogil
     cdef void next_instant(self, double now_ms) noexcept nogil
     cdef int process_internal(self, double now_ms, EventBuffer out) except -1 nogil
+    cdef int serve_line(self, double now_ms, EventBuffer out) except -1 nogil
     cdef int note_request(self, int32_t slot) except -1 nogil
     cdef bint has_work(self) noexcept nogil
     cdef bint joins(self) noexcept nogil

@@ -121,7 +121,11 @@ cdef class Scheduler:
         """Something happens at `now_ms` on some worker."""
 
     cdef int process_internal(self, double now_ms, EventBuffer out) except -1 nogil:
-        """Handle background work due by `now_ms`."""
+        """Handle background work due by `now_ms`; returns whether somebody stands in line for blocks here."""
+        return 0
+
+    cdef int serve_line(self, double now_ms, EventBuffer out) except -1 nogil:
+        """Try who stands in line for blocks: background work of a rank of the group is over."""
         return 0
 
     cdef int hand_off(self, Envelope* envelope, double now_ms, bint in_pass, EventBuffer out) except -1 nogil:

@@ -48,14 +48,15 @@ cdef class SharedTier(HostTier):
     # -- what members ask -------------------------------------------------------------------------
 
     cdef double next_of(self, int32_t member) noexcept nogil:
-        """When a member should come by next [ms]; INFINITY when nothing is under way."""
+        """When a member should come by next [ms], when a copy begins or ends; INFINITY when nothing is under way."""
         cdef int64_t i
         if self.woken[member]:
             return self.clock_ms
         for i in range(self.delivered.count):
             if transfer_at(&self.delivered, i).member == member:
                 return self.clock_ms
-        return min(self._next_end(True), self._next_end(False))
+        return min(min(self._next_end(True), self._next_end(False)),
+                   min(self._next_begin(&self.stores), self._next_begin(&self.loads)))
 
     cdef bint take(self, int32_t member, Transfer* out) noexcept nogil:
         """The first of its own copies that have ended; False when there is none. What it owns is the caller's."""
@@ -107,18 +108,6 @@ cdef class SharedTier(HostTier):
         self.end_ms[is_store] = NAN
         self.advance(at_ms)
         return 0
-
-    cdef bint is_loading(self, int32_t member, int32_t identity) noexcept nogil:
-        """Whether the member is loading a block."""
-        cdef int64_t i, j
-        cdef Transfer* load
-        for i in range(self.loads.count):
-            load = transfer_at(&self.loads, i)
-            if load.member == member:
-                for j in range(load.num_entries):
-                    if self.entries[load.entries[j]].identity == identity:
-                        return True
-        return False
 
     cdef bint store_in_flight(self, int64_t ordinal) noexcept nogil:
         cdef int64_t i
@@ -255,6 +244,15 @@ cdef class SharedTier(HostTier):
                 ended = self._step(is_store, &now_ms, INFINITY)
             self.end_ms[is_store] = now_ms
         return self.end_ms[is_store]
+
+    cdef double _next_begin(self, TransferRing* ring) noexcept nogil:
+        """First byte of the next copy of a direction that waits for its own; INFINITY when none does."""
+        cdef double at = INFINITY
+        cdef int64_t i
+        for i in range(ring.count):
+            if transfer_at(ring, i).from_ms > self.clock_ms:
+                at = min(at, transfer_at(ring, i).from_ms)
+        return at
 
     cdef void _run_to(self, bint is_store, double to_ms) noexcept nogil:
         """Count what was copied until then; nothing ends before."""

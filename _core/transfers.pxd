@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t
 
 cdef struct Transfer:
     double end_ms
-    int64_t number               # of its start: at one time, who started first ends first
+    int64_t number               # at one time, the lowest ends first
     int64_t request
 
 
@@ -12,8 +12,7 @@ cdef class Transfers:
     cdef Transfer* heap                  # (capacity,) binary min-heap by (end_ms, number), owned
     cdef int64_t count
     cdef int64_t capacity
-    cdef int64_t next_number
 
-    cdef int add(self, double end_ms, int64_t request) except -1 nogil
+    cdef int add(self, double end_ms, int64_t number, int64_t request) except -1 nogil
     cdef double next_due(self) noexcept nogil
     cdef int pop(self, Transfer* ended) noexcept nogil

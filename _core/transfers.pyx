@@ -1,4 +1,4 @@
-"""Transfers of prompts under way, by the time they end; those that end at one time in the order in which they started.
+"""Transfers of prompts under way, by the time they end; those that end at one time by the caller's numbers.
 
 Decides the order alone: how long a transfer takes is the coordinator's matter, what follows from its end the caller's.
 """
@@ -16,7 +16,7 @@ cdef class Transfers:
     def __dealloc__(self):
         free(self.heap)
 
-    cdef int add(self, double end_ms, int64_t request) except -1 nogil:
+    cdef int add(self, double end_ms, int64_t number, int64_t request) except -1 nogil:
         cdef Transfer transfer
         cdef Transfer* grown
         cdef int64_t hole = self.count
@@ -28,8 +28,7 @@ cdef class Transfers:
                     raise MemoryError("transfers")
             self.heap = grown
             self.capacity = self.capacity * 2 + 16
-        transfer.end_ms, transfer.number, transfer.request = end_ms, self.next_number, request
-        self.next_number += 1
+        transfer.end_ms, transfer.number, transfer.request = end_ms, number, request
         self.count += 1
         while hole > 0:
             above = (hole - 1) // 2

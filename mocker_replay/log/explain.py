@@ -132,6 +132,7 @@ class _Story:
         self._shows_tokens = level in (EventLevel.TOKENS, EventLevel.KV)
         self._mark_ms: float = arrival["t_ms"]  # all time before is told
         self._waits_as = "submission"  # what time outside of the running set counts as
+        self._loads_as = "waiting"  # the same, before a load began
         self._running = False
         self._comes_whole = False  # to a decode worker: nothing of its prompt is computed there
         self._has_output = False
@@ -156,6 +157,12 @@ class _Story:
             self._emitted = True
         elif kind == LogEvent.HANDOFF:
             self._stage(event)
+        elif kind == LogEvent.LOAD_SCHEDULED:
+            self._tell(self._waits_as, event["t_ms"])
+            self._loads_as, self._waits_as = self._waits_as, "loading"
+        elif kind == LogEvent.LOAD_COMPLETED:
+            self._tell("loading", event["t_ms"])
+            self._waits_as = self._loads_as
         elif kind == LogEvent.COMMAND and event["kind"] in _SUBMISSIONS:
             # A prefill is taken in mid-pass, too, at the time at which that pass started.
             self._tell("submission", max(event["t_ms"], self._mark_ms) if event["in_pass"] else event["t_ms"])

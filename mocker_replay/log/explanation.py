@@ -15,6 +15,7 @@ from typing import Any, Final
 PARTS: Final[dict[str, str]] = {
     "submission": "on its way to the engine, which takes requests between passes",
     "waiting": "in the queue",
+    "loading": "its blocks were on their way from host memory, or there and not seen yet",
     "prefill": "passes that computed its prompt",
     "destination": "its prompt was computed and held, until a decode worker had room for it",
     "transfer": "its blocks were on their way to the decode worker",

@@ -7,6 +7,8 @@ of everything at one instant.
 from __future__ import annotations
 
 import json
+import random
+from collections.abc import Collection
 from typing import Any
 
 from tests.fuzz.generate import Draft
@@ -19,9 +21,20 @@ BYTES_PER_TOKEN = (1, 100_000, 1_000_000, 1_000_000, 131_072)
 
 def make_disaggregated_case(seed: int) -> Case:
     """The case of a seed, as the parity harness takes it: one configuration a pool under `prefill` and `decode`."""
+    return _make_case(seed, ())
+
+
+def make_disaggregated_tier_case(seed: int) -> Case:
+    """The same with host tiers: of the prefill workers, of those that decode, or of both."""
+    tiered = random.Random(seed).choice((("prefill",), ("decode",), ("prefill", "decode")))
+    return _make_case(seed, tiered)
+
+
+def _make_case(seed: int, tiered: Collection[str]) -> Case:
+    """`tiered`: the pools with host tiers."""
     draft = Draft(seed)
     rng = draft.rng
-    draft.mtp = rng.random() < 0.1
+    draft.mtp = rng.random() < 0.1 and not tiered  # the wheel has no tier with it
     pools: dict[str, dict[str, Any]] = {}
     for role in ("prefill", "decode"):
         engine = draft.engine()
@@ -30,6 +43,9 @@ def make_disaggregated_case(seed: int) -> Case:
             engine["timing_model"] = {"type": "polynomial"}
         engine["worker_type"] = role
         engine["num_gpu_blocks"] = max(1, int(draft.max_blocks_a_request * rng.choice((1, 1.2, 1.5, 2, 3, 6, 20))))
+        if role in tiered:
+            draft.num_blocks = engine["num_gpu_blocks"]
+            draft.host_tier(engine)
         pools[role] = {"engine": engine}
         dp_size = rng.choice((1, 1, 1, 1, 2, 3))
         if dp_size > 1:

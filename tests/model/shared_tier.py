@@ -61,7 +61,8 @@ class SharedTier(HostTier):
         if self.delivered[member] or member in self.woken:
             return self.clock_ms
         ends = [end for is_store in (True, False) if (end := self._next_end(is_store)) is not None]
-        return min(ends, default=None)
+        begins = [t.from_ms for is_store in (True, False) for t in self._of(is_store) if t.from_ms > self.clock_ms]
+        return min(ends + begins, default=None)
 
     def take(self, member: int, at_ms: float) -> tuple[list[SharedTransfer], bool]:
         """Its own copies that have ended by then, and whether those of others have."""
@@ -85,9 +86,6 @@ class SharedTier(HostTier):
         load.member = member
         self._begin(load, at_ms)
         return load
-
-    def is_loading(self, member: int, key: Key) -> bool:
-        return any(key in t.keys and t.member == member for t in self._of(False))
 
     def cancel_at(self, load: Transfer, at_ms: float) -> None:
         self.advance(at_ms)
@@ -241,7 +239,9 @@ class SharingRank(OffloadRank):
         self.tier.cancel_at(load, self.now_ms)
 
     def _is_loading(self, key: Key) -> bool:
-        return self.tier.is_loading(self.member, key)
+        """Also by a load that has ended and was not taken yet."""
+        loads = [self.hosted[request].load for request in self.waiting]
+        return any(load is not None and key in load.keys for load in loads)
 
     def _read(self, store: Transfer, sources: list[Any]) -> None:
         assert isinstance(store, SharedTransfer)

@@ -87,6 +87,39 @@ def test_the_successor_of_a_victim_is_skipped(told: Any) -> None:
     assert lost.preemptions == 1
 
 
+def with_tier(**tier: float) -> dict[str, Any]:
+    """A pool of 4 blocks with host memory; a block is loaded in 1 ms."""
+    tier = {"num_host_blocks": 100, "d2h_bandwidth_gbps": 0.0, "h2d_bandwidth_gbps": 1.0} | tier
+    return {"num_gpu_blocks": 4, "kv_cache_bytes_per_token": 250_000, "native_host_offload": tier}
+
+
+def test_a_prompt_that_comes_from_host_memory(told: Any) -> None:
+    """r1 takes all blocks; at 200 the prompt of r0 comes back, 3 blocks in 3 ms, of which 8 tokens are reused."""
+    rows = [row(0, 12, 1, hash_ids=[1] * 12), row(100, 16, 1), row(200, 12, 1, hash_ids=[1] * 12)]
+    found = told(rows, "r2", **with_tier())
+    assert parts(found) == {"loading": 3.0, "prefill": 10.0}
+    late = told(rows, "r2", **with_tier(latency_to_first_byte_ms=2.0))
+    assert parts(late) == {"loading": 5.0, "prefill": 10.0}
+
+
+def test_who_waits_before_it_loads(told: Any) -> None:
+    """r1 has all blocks until 112: r2 is queued at 110 and loads when there is room for it."""
+    rows = [row(0, 12, 1, hash_ids=[1] * 12), row(100, 13, 3), row(101, 12, 1, hash_ids=[1] * 12)]
+    found = told(rows, "r2", **with_tier())
+    assert parts(found) == {"submission": 9.0, "waiting": 2.0, "loading": 3.0, "prefill": 10.0}
+
+
+def test_a_preempted_request_that_loads(told: Any) -> None:
+    """r1 loses its blocks to r0; when that has ended it loads the one that the device has lost."""
+    rows = [row(0, 4, 9, hash_ids=[1] * 4), row(0, 8, 6, hash_ids=[2] * 8)]
+    found = told(rows, "r1", **with_tier())
+    told_parts = parts(found)
+    assert found.preemptions == 1
+    assert list(told_parts)[:2] == ["loading", "prefill"]
+    assert told_parts["loading"] == 1.0
+    assert {"preempted", "recompute"} <= told_parts.keys()
+
+
 def test_a_level_says_what_it_cannot_tell(told: Any) -> None:
     rows = [row(0, 8, 3), row(5, 6, 2)]
     found = told(rows, "r1", "requests", max_num_seqs=1)

@@ -73,6 +73,17 @@ class Setup:
     transfer: Transfer = NO_TRANSFER
     tier: Tier | None = None  # host memory of all workers, of decode workers where there are roles
     prefill_tier: Tier | None = None
+    prefill_dp_size: int = 0
+    prefill_num_gpu_blocks: int = 0
+    decode_dp_size: int = 0
+
+    def dp_size_of(self, worker: int) -> int:
+        """Ranks of a worker, where workers have roles."""
+        return self.prefill_dp_size if worker < self.num_prefill_workers else self.decode_dp_size
+
+    def num_blocks_of(self, worker: int) -> int:
+        """Device blocks of a rank of a worker."""
+        return self.prefill_num_gpu_blocks if worker < self.num_prefill_workers else self.num_gpu_blocks
 
     @property
     def has_tier(self) -> bool:
@@ -112,6 +123,9 @@ def read_setup(header: Mapping[str, Any], name: str) -> Setup:
         transfer=_transfer(find) if has_roles else NO_TRANSFER,
         tier=_tier(find, "config"),
         prefill_tier=_tier(find, "prefill_config") if has_roles else None,
+        prefill_dp_size=find.count("prefill_config", "dp_size") if has_roles else 0,
+        prefill_num_gpu_blocks=find.count("prefill_config", "engine", "num_gpu_blocks") if has_roles else 0,
+        decode_dp_size=find.count("config", "dp_size"),
         dp_size=max(find.count("config", "dp_size"), find.count("prefill_config", "dp_size") if has_roles else 0),
         tensor_parallel_size=find.count("config", "tensor_parallel_size"),
         num_gpu_blocks=find.count("config", "engine", "num_gpu_blocks"),

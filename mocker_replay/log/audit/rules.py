@@ -6,6 +6,7 @@ one holds; the modules beside this one do, a family each.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from mocker_replay.events import EventLevel
@@ -97,6 +98,7 @@ HANDOFF_RULES: Final[dict[str, Rule]] = {
     "handoff-end": Rule(
         _R, "who decodes was activated; what is held of a request is given back, and nothing follows its end"
     ),
+    "handoff-blocks": Rule(_P, "blocks in use at a rank have owners there, and all who wait or run there are known"),
 }
 # Of logs with host memory.
 HOST_RULES: Final[dict[str, Rule]] = {
@@ -107,10 +109,15 @@ HOST_RULES: Final[dict[str, Rule]] = {
     "host-reuse": Rule(_P, "the first admission says what came from the host, and that was loaded for it"),
     "host-wait": Rule(_P, "who is loading waits; only who has loaded gives blocks back"),
 }
-OF_ROLES: Final = frozenset({"form", "seq", "footer", "digest", "left-over", *HANDOFF_RULES, *HOST_RULES})
+OF_ROLES: Final = frozenset(
+    {
+        "form", "seq", "time", "pass-pair", "pass-number", "pass-time", "wall-time", "idle-rank", "pool", "footer",
+        "digest", "left-over", *HANDOFF_RULES, *HOST_RULES,
+    }
+)  # fmt: skip
 
 
-def decided_by(level: EventLevel) -> frozenset[str]:
-    """Rules that a log of this level can decide."""
+def decided_by(level: EventLevel, rules: Mapping[str, Rule] = RULES) -> frozenset[str]:
+    """Those of `rules` that a log of this level can decide."""
     rank = LEVEL_ORDER.index(level)
-    return frozenset(name for name, rule in RULES.items() if LEVEL_ORDER.index(rule.level) <= rank)
+    return frozenset(name for name, rule in rules.items() if LEVEL_ORDER.index(rule.level) <= rank)

@@ -31,6 +31,7 @@ from mocker_replay.log.audit.limits import Limits
 from mocker_replay.log.audit.order import Order
 from mocker_replay.log.audit.passes import Passes
 from mocker_replay.log.audit.plays import Plays
+from mocker_replay.log.audit.pools import Pools
 from mocker_replay.log.audit.rules import HANDOFF_RULES, HOST_RULES, LEVEL_ORDER, OF_ROLES, RULES, Rule, decided_by
 from mocker_replay.log.audit.summary import compare, derive
 from mocker_replay.log.audit.tokens import Tokens
@@ -104,7 +105,7 @@ def audit(log: str | os.PathLike[str], summary: Mapping[str, Any] | None = None)
         if setup.has_tier and setup.level is not EventLevel.REQUESTS:
             checked |= set(HOST_RULES)
         if setup.num_prefill_workers:
-            checked = (checked | set(HANDOFF_RULES)) & OF_ROLES
+            checked = (checked | decided_by(setup.level, HANDOFF_RULES)) & OF_ROLES
         one_pass = (_PassOfRoles if setup.num_prefill_workers else _Pass)(
             setup, Findings(checked), with_figures="summary" in checked
         )
@@ -217,10 +218,6 @@ class _Pass:
         report.by_rule = {name: self.findings.by_rule[name] for name in report.rules if self.findings.by_rule[name]}
         report.figures_not_compared = self.untold
         for name, rule in report.rules.items():
-            if name in HANDOFF_RULES:
-                if self.suspended is not None:
-                    report.not_checked[name] = f"two requests of one name live from line {self.suspended.line} on"
-                continue
             if LEVEL_ORDER.index(rule.level) > LEVEL_ORDER.index(self.setup.level):
                 report.not_checked[name] = f"needs level {rule.level}"
             elif name == "summary" and summary is None:
@@ -249,6 +246,7 @@ class _PassOfRoles(_Pass):
     def __init__(self, setup: Setup, findings: Findings, *, with_figures: bool) -> None:
         super().__init__(setup, findings, with_figures=with_figures)
         self.handoffs = Handoffs(setup, findings)
+        self.pools = Pools(setup, findings)
 
     def take(self, line: bytes) -> None:
         self._line += 1
@@ -260,6 +258,8 @@ class _PassOfRoles(_Pass):
         self.order.count(event)
         if event["event"] == LogEvent.ARRIVAL and self.suspended is None and self.handoffs.repeats_a_name(event):
             self._suspend()
+            self.pools.stop_following()
+        self.pools.before(event)
         by_name = (self.handoffs.before, self.tiers.before) if self.suspended is None else ()
         for handlers in (self.totals.any, *by_name):
             if event["event"] in handlers:
@@ -269,6 +269,7 @@ class _PassOfRoles(_Pass):
         assert reader.footer is not None, "the lines end with a footer or an error"
         footer, at = reader.footer, Place(self._line + 1, None)
         self.totals.finish(footer, reader.num_events, reader.hexdigest(), at, follow_requests=False)
+        self.pools.finish(str(footer.get("end")))
         if self.suspended is None:
             self.handoffs.finish(str(footer.get("end")), at)
             self.tiers.finish(str(footer.get("end")))
