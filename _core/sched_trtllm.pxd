@@ -18,7 +18,7 @@ cdef class TrtllmScheduler(HandoffScheduler):
     cdef int64_t num_ready
     cdef int64_t ready_capacity
 
-    cdef int64_t most_tokens(self, Request* request) noexcept nogil
+    cdef int64_t most_output(self, int64_t n_in, int64_t n_out) noexcept nogil
     cdef int64_t full_need(self, Request* request) noexcept nogil
     cdef int64_t headroom(self) noexcept nogil
     cdef int run_running(self) except -1 nogil

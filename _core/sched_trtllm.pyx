@@ -87,16 +87,15 @@ cdef class TrtllmScheduler(HandoffScheduler):
 
     # -- bookings ---------------------------------------------------------------------------------
 
-    cdef int64_t most_tokens(self, Request* request) noexcept nogil:
-        """Tokens it generates in all: what was asked for, as far as the pool and the model length reach."""
-        cdef int64_t most = request.n_out
-        if request.n_in < self.pool_tokens:
-            most = min(most, self.pool_tokens - request.n_in)
-        return max(min(most, self.max_model_len - request.n_in), 0)
+    cdef int64_t most_output(self, int64_t n_in, int64_t n_out) noexcept nogil:
+        """Tokens a request generates in all: what was asked for, as far as the pool and the model length reach."""
+        if n_in < self.pool_tokens:
+            n_out = min(n_out, self.pool_tokens - n_in)
+        return max(min(n_out, self.max_model_len - n_in), 0)
 
     cdef int64_t full_need(self, Request* request) noexcept nogil:
         """Blocks of its whole life; the last token counts although it is never computed."""
-        return ceil_div(request.n_in + self.most_tokens(request), self.block_size)
+        return self.least_blocks(request.n_in, request.n_out)
 
     cdef int64_t headroom(self) noexcept nogil:
         """Blocks that nobody holds and nobody who was let in may still ask for."""
@@ -113,6 +112,15 @@ cdef class TrtllmScheduler(HandoffScheduler):
                 if request.status != STATUS_RUNNING:
                     room -= self.full_need(request) - request.table_length
         return max(room, 0)
+
+    cdef int64_t least_blocks(self, int64_t n_in, int64_t n_out) noexcept nogil:
+        return ceil_div(n_in + self.most_output(n_in, n_out), self.block_size)
+
+    cdef bint may_reserve(self, Request* request) except -1 nogil:
+        """A destination has its whole life booked, too, and gets blocks of its own, whatever of its prompt is cached."""
+        self.intern_path(request)
+        self.num_hits = self.num_active_hits = 0
+        return self.full_need(request) <= self.headroom()
 
     cdef int64_t append_blocks(self, Request* request, int64_t num_hits, int64_t num_fresh) except -1 nogil:
         if request.status == STATUS_RUNNING:
@@ -132,7 +140,8 @@ cdef class TrtllmScheduler(HandoffScheduler):
         return HandoffScheduler._hold(self, slot)
 
     cdef int64_t remaining(self, int32_t slot) noexcept nogil:
-        return self.most_tokens(&self.requests.slots[slot]) - self.requests.slots[slot].gen
+        cdef Request* request = &self.requests.slots[slot]
+        return self.most_output(request.n_in, request.n_out) - request.gen
 
     cdef int32_t completion_reason(self, Request* request) noexcept nogil:
         if request.gen < request.n_out and request.n_in + request.gen < self.max_model_len:

@@ -14,11 +14,12 @@ class Backend:
     """What can be asked of the engines of one backend."""
 
     takes_policies: bool = False  # scheduling policies other than first come, first served
+    books_outputs: bool = False  # a request enters only if all that it may generate has room as well
 
 
 BACKENDS: Mapping[str, Backend] = {
     "vllm": Backend(takes_policies=True),
-    "trtllm": Backend(),
+    "trtllm": Backend(books_outputs=True),
 }
 _DESTINATION_FIRST = ("sglang",)
 
