@@ -18,7 +18,6 @@ from .drafts cimport drafts_accepted, drafts_begin
 from .event_buffer cimport (
     EV_ADMISSION, EV_RANK_START, REASON_POOL_LEN, REASON_PROMPT_OVER_BUDGET, REASON_PROMPT_OVER_MODEL_LEN,
     REASON_PROMPT_OVER_POOL, TERM_COMPLETED, TERM_FAILED, TERM_REJECTED, WANT_KV, WANT_PREFILL, WANT_TOKENS, Event,
-    EventBuffer,
 )
 from .handoff cimport OWN_ACTIVE, OWN_RESERVED
 from .prefix_index cimport PrefixIndex
@@ -221,7 +220,8 @@ cdef class TrtllmScheduler(HandoffScheduler):
                     self.reject(slot, REASON_PROMPT_OVER_POOL, False)
                     continue
             if not self.has_room(request):
-                # Where outputs are known, others that decode can come to share more of its prompt.
+                # Decoding changes nothing about it: a block that is taken was booked, and what is evicted nobody has in
+                # use, nor another copy of it. Where outputs are known, others can come to share more of its prompt.
                 self.head_blocked = not self.index.knows_outputs
                 break
             budget_before = self.budget
@@ -309,17 +309,6 @@ cdef class TrtllmScheduler(HandoffScheduler):
             self.publish_removed()
         self.append_blocks(request, num_hits, num_fresh)
         return 0
-
-    cdef Py_ssize_t pass_quietly(self, double end_ms, double before_ms, double until_ms, Py_ssize_t max_records,
-                                 EventBuffer out) except -1 nogil:
-        """As CalendarScheduler.pass_quietly. A head without room keeps waiting while others decode, unless a block is
-        evicted of which somebody else has a copy in use: its need is lower then. So nothing may be evicted."""
-        cdef int64_t num_passes
-        if self.num_waiting > 0 and self.num_running < self.max_num_seqs and self.num_steady > 0:
-            num_passes = self.pool.num_free // self.num_steady
-            if num_passes < max_records - out.count:
-                max_records = <Py_ssize_t>(out.count + num_passes)
-        return HandoffScheduler.pass_quietly(self, end_ms, before_ms, until_ms, max_records, out)
 
     # -- tokens -----------------------------------------------------------------------------------
 
