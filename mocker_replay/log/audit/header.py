@@ -73,6 +73,12 @@ class Setup:
     transfer: Transfer = NO_TRANSFER
     tier: Tier | None = None  # host memory of all workers, of decode workers where there are roles
     prefill_tier: Tier | None = None
+    books_outputs: bool = False  # a request is admitted with room for its whole life, and is never preempted
+
+    @property
+    def pool_tokens(self) -> int:
+        """Tokens that the pool of a rank holds."""
+        return self.num_gpu_blocks * self.block_size
 
     @property
     def has_tier(self) -> bool:
@@ -86,6 +92,9 @@ class Setup:
     def blocks_of(self, tokens: int) -> int:
         """Blocks that so many tokens need."""
         return -(-tokens // self.block_size)
+
+
+_BOOKS_OUTPUTS: Final = ("trtllm",)
 
 
 def read_setup(header: Mapping[str, Any], name: str) -> Setup:
@@ -128,6 +137,7 @@ def read_setup(header: Mapping[str, Any], name: str) -> Setup:
         policy=find.text_or("fcfs", "options", "policy"),
         num_plays=find.count_or_none("trace", "plays"),
         agentic_lanes=find.count_or_none("options", "agentic_lanes"),
+        books_outputs=find.text_or("vllm", "config", "engine", "backend") in _BOOKS_OUTPUTS,
     )
 
 
