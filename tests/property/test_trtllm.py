@@ -39,13 +39,13 @@ def modelled(seed: int) -> Case:
 # -- against the model --------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(SEEDS)
 def test_the_core_equals_the_model(seed: int) -> None:
     assert differences(modelled(seed)) == []
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(SEEDS)
 def test_the_core_equals_the_model_with_clients_that_leave(seed: int) -> None:
     case = modelled(seed)
@@ -91,7 +91,7 @@ def modelled_passes(case: Case, folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(SEEDS)
 def test_every_pass_is_that_of_the_model(seed: int) -> None:
     case = modelled(seed)
