@@ -14,6 +14,7 @@ from typing import Any
 from tests.fuzz.deltas import make_delta_case
 from tests.fuzz.disaggregated import make_disaggregated_case
 from tests.fuzz.generate import make_case
+from tests.fuzz.graphs import make_graph_case
 from tests.parity.cases import Case
 
 BACKEND = "trtllm"
@@ -22,7 +23,7 @@ BACKEND = "trtllm"
 def make_trtllm_case(seed: int) -> Case:
     """The case of a seed, as the parity harness takes it."""
     rng = random.Random(seed)
-    make = rng.choices((make_case, make_delta_case, make_disaggregated_case), (7, 1, 2))[0]
+    make = rng.choices((make_case, make_delta_case, make_graph_case, make_disaggregated_case), (6, 1, 1, 2))[0]
     case = make(seed)
     pools = [case.config[role] for role in ("prefill", "decode")] if "prefill" in case.config else [case.config]
     for pool in pools:
@@ -33,8 +34,12 @@ def make_trtllm_case(seed: int) -> Case:
         rows = case.rows
         if rng.random() < 0.6:
             rows = [_longer(row, tokens, rng) for row in rows]
-        if len(pools) == 2 and any(_input_tokens(row, case) >= tokens for row in rows):
-            _forget_sessions(rows)  # of a turn that a decode worker refuses the wheel forgets the later ones
+        longest = min(tokens, *(pool["engine"].get("max_model_len") or tokens for pool in pools))
+        if len(pools) == 2 and any(_input_tokens(row, case) >= longest for row in rows):
+            # Of a turn that a decode worker refuses the wheel forgets the later ones; in which round of an instant one
+            # follows whom a prefill worker rejects is not specified.
+            _forget_sessions(rows)
+            case.args.pop("replay_concurrency", None)
         case = dataclasses.replace(case, trace_text="".join(json.dumps(row) + "\n" for row in rows))
     return dataclasses.replace(case, name=f"trtllm-{seed}")
 

@@ -32,7 +32,7 @@ several = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow,
 def modelled(seed: int) -> Case:
     """A case that the model knows."""
     case = make_trtllm_case(seed)
-    assume(case.format != "mooncake-delta" and "prefill" not in case.config)
+    assume(case.format in ("mooncake", "synthetic") and "prefill" not in case.config)
     return case
 
 
