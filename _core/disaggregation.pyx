@@ -403,9 +403,18 @@ cdef class Disaggregation:
     # -- commands that wait -----------------------------------------------------------------------
 
     cdef int wait_for_pass(self, Envelope* envelope) except -1 nogil:
-        """A command may free or admit something: it waits until the pass of its worker is over."""
+        """A command may free or admit something: it waits until the pass of its worker is over. They come by rank then,
+        those of one rank in the order in which they were due."""
+        cdef Lane* lane = &self.waiting[envelope.worker]
+        cdef int64_t at
         self.num_waiting += 1
-        return lane_push(&self.waiting[envelope.worker], envelope)
+        lane_push(lane, envelope)
+        at = lane.count - 1
+        while at > 0 and lane.items[(lane.head + at - 1) & lane.mask].rank > envelope.rank:
+            lane.items[(lane.head + at) & lane.mask] = lane.items[(lane.head + at - 1) & lane.mask]
+            at -= 1
+        lane.items[(lane.head + at) & lane.mask] = envelope[0]
+        return 0
 
     cdef int pass_over(self, int32_t worker) except -1 nogil:
         """Put the commands that waited for a pass in line."""

@@ -196,6 +196,21 @@ def test_a_destination_that_could_never_have_it_is_refused(run: Any) -> None:
     assert told(result, "terminal_status")[1] == ("completed",)
 
 
+@pytest.mark.parametrize("backend", ["trtllm", "vllm"])
+def test_commands_that_waited_for_one_pass_are_given_rank_by_rank(backend: str, run: Any) -> None:
+    """A (rank 1) arrives before B (rank 0), both during a pass of the decode worker. B is activated first, so its source
+    is released first and its blocks are the next to go."""
+    first = [row(8, 6, 1), row(8, 4, 100, timestamp=10.0), row(16, 4, 200, timestamp=12.0)]
+    later = [row(48, 1, 300, timestamp=250.0), row(9, 1, 100, timestamp=250.001)]
+    arguments = pools({"num_gpu_blocks": 8}, {"timing_model": FIXED | {"decode_ms": 100.0}})
+    for config in (arguments["prefill_config"], arguments["decode_config"]):
+        config["engine"]["backend"] = backend
+    arguments["decode_config"]["dp_size"] = 2
+    result = run(first + later, **arguments)
+    assert told(result, "source_released_ms")[1:3] == [(218.0,), (218.0,)]
+    assert told(result, "reused_input_tokens")[-1] == (8,)
+
+
 def test_live_engines_hand_a_request_over() -> None:
     async def main(clock: VirtualClock) -> None:
         source_engine = start_source(clock, speedup_ratio=SLOW, backend="trtllm")
