@@ -38,8 +38,8 @@ RUNS = {
         "--event-level", "kv", "--engine-config",
         '{"engine": {"backend": "trtllm", "block_size": 21, "num_gpu_blocks": 62, "max_num_batched_tokens": 512}}',
     ],
-    "trtllm-drafts-two-workers-tokens": [
-        "--event-level", "tokens", "--num-workers", "2", "--aic-nextn", "2", "--engine-config",
+    "trtllm-drafts-two-workers-passes": [
+        "--num-workers", "2", "--aic-nextn", "2", "--engine-config",
         '{"engine": {"backend": "trtllm", "num_gpu_blocks": 48, "max_num_seqs": 2}}',
     ],
     "clients-leave-cut": ["--max-num-seqs", "5", "--max-sim-time-ms", "900"],

@@ -198,8 +198,10 @@ def test_a_destination_that_could_never_have_it_is_refused(run: Any) -> None:
 
 @pytest.mark.parametrize("backend", ["trtllm", "vllm"])
 def test_commands_that_waited_for_one_pass_are_given_rank_by_rank(backend: str, run: Any) -> None:
-    """A (rank 1) comes before B (rank 0), both during a pass of the decode worker. B is activated first, so its source is
-    released first, and its blocks are the next to go."""
+    """A (rank 1) comes before B (rank 0), both during a pass of the decode worker.
+
+    B is activated first, so its source is released first, and its blocks are the next to go.
+    """
     first = [row(8, 6, 1), row(8, 4, 100, timestamp=10.0), row(16, 4, 200, timestamp=12.0)]
     later = [row(48, 1, 300, timestamp=250.0), row(9, 1, 100, timestamp=250.001)]
     arguments = pools({"num_gpu_blocks": 8}, {"timing_model": FIXED | {"decode_ms": 100.0}})
