@@ -100,6 +100,7 @@ cdef class Collector:
     cdef int _admit(self, const Event* event) except -1 nogil
     cdef int _publish_gauges(self, const Event* event) except -1 nogil
     cdef int _begin_output(self, const Event* event) except -1 nogil
+    cdef int _end_quiet_run(self, const Event* event, const double* ends_ms) except -1 nogil
     cdef int _end_rank_pass(self, const Event* event) except -1 nogil
     cdef int _end_request(self, const Event* event, const int64_t* words) except -1 nogil
     cdef int _cut(self, const Event* event) except -1 nogil

@@ -19,6 +19,7 @@ from .event_buffer cimport (
     EV_PASS_END,
     EV_PREEMPTION,
     EV_QUIET_PASS,
+    EV_QUIET_RUN,
     EV_RANK_END,
     EV_RESUMED,
     EV_SECOND_TOKEN,
@@ -131,6 +132,8 @@ cdef class Collector:
             elif event.kind == EV_QUIET_PASS:
                 self._end_rank_pass(event)
                 self._totals.passes += 1
+            elif event.kind == EV_QUIET_RUN:
+                self._end_quiet_run(event, <const double*>&words[event.c])
             elif event.kind == EV_FIRST_TOKEN:
                 self._begin_output(event)
             elif event.kind == EV_SECOND_TOKEN:
@@ -283,6 +286,16 @@ cdef class Collector:
         self._interval.decode_tokens += event.f
         # Beyond one token per emitting request there are only burst tokens, at no distance from their predecessors.
         return self._gap_pool.count_pass(self._rank_of(event), event.t_ms, event.x, event.b, event.a - event.c)
+
+    cdef int _end_quiet_run(self, const Event* event, const double* ends_ms) except -1 nogil:
+        self._totals.passes += event.d
+        self._totals.rank_passes += event.d
+        self._totals.tokens += event.a * event.d
+        self._totals.decode_forwards += event.a * event.d
+        self._totals.decode_tokens += event.a * event.d
+        self._interval.decode_forwards += event.a * event.d
+        self._interval.decode_tokens += event.a * event.d
+        return self._gap_pool.count_run(self._rank_of(event), ends_ms, event.d, event.x, event.a)
 
     cdef int _end_request(self, const Event* event, const int64_t* words) except -1 nogil:
         cdef Py_ssize_t row = self._row_of(event)

@@ -39,6 +39,8 @@ cdef enum EventKind:
                           # have been chosen (-1 none) e=token budget f=length of the reason c,d=words: its text.
                           # Placement: b=worker e=rank of round robin
     EV_QUIET_PASS = 23    # in the place of all records of a rank's pass that ended, where nobody reads passes: as EV_RANK_END
+    EV_QUIET_RUN = 26     # behind it: passes of this rank that followed, all alike. a=tokens emitted in each, as many requests
+                          # emitting and no prompt work c,d=words: float64 bits of their ends x=end_ms of the pass before
     EV_HANDOFF = 24       # a=HandoffStage b=tokens (prompt; destination reserved, transfer started: those the destination lacks or
                           # those that are charged; destination cancelled: generated) f=handoff x=end of the transfer [ms]
     EV_HOST = 25          # of a host tier: a=HostStep b=number of the copy (-1 none) c=blocks x=modelled end (NaN not known)
@@ -155,5 +157,6 @@ cdef class EventBuffer:
 
     cdef Event* emplace(self, int32_t kind, double t_ms, int32_t worker, int32_t rank, int32_t request) except NULL nogil
     cdef int64_t* emplace_words(self, Event* owner, Py_ssize_t n) except NULL nogil
+    cdef int append_time(self, Py_ssize_t record, double ms) except -1 nogil
     cdef int extend(self, EventBuffer other, double t_ms) except -1 nogil
     cdef void reset(self) noexcept nogil

@@ -27,7 +27,7 @@ KIND_NAMES = (
     "arrival", "command", "gauges", "pass_start", "rank_start", "admission", "prefill", "preemption",
     "pass_start_close", "pass_end", "rank_end", "fpm", "first_token", "second_token", "resumed", "tokens",
     "terminal", "kv_stored", "kv_removed", "pass_end_close", "internal_work", "cut", "decision",
-    "quiet_pass", "handoff", "host",
+    "quiet_pass", "handoff", "host", "quiet_run",
 )
 
 
@@ -78,6 +78,20 @@ cdef class EventBuffer:
         owner.d = n
         self.num_words += n
         return &self.words[owner.c]
+
+    cdef int append_time(self, Py_ssize_t record, double ms) except -1 nogil:
+        """One more payload word, for a record that has begun its payload and is the last that has one."""
+        cdef Event* owner
+        if self.num_words == self.word_capacity:
+            owner = &self.records[record]
+            self.num_words = owner.c
+            self.emplace_words(owner, owner.d + 1)
+            owner.d -= 1
+            self.num_words -= 1
+        (<double*>self.words)[self.num_words] = ms
+        self.num_words += 1
+        self.records[record].d += 1
+        return 0
 
     cdef int extend(self, EventBuffer other, double t_ms) except -1 nogil:
         """Append all records of `other`, stamped `t_ms`, with their payloads."""

@@ -21,7 +21,7 @@ from .arrivals cimport Arrival
 from .cancellations cimport Leaving
 from .disaggregation cimport Disaggregation
 from .driver cimport PHASE_IDLE, PHASE_IN_PASS, Machine
-from .event_buffer cimport CMD_SUBMIT, EV_CUT, EV_QUIET_PASS, EventBuffer
+from .event_buffer cimport CMD_SUBMIT, EV_CUT, EV_QUIET_PASS, EV_QUIET_RUN, Event, EventBuffer
 from .intake cimport Intake
 from .lanes cimport Envelope, command_kind, lane_pop, make_cancel, pack_command, unpack_command
 
@@ -83,7 +83,7 @@ cdef class Fleet(Intake):
             with `take_next`; "cancel" for every client that leaves, taken with `take_cancel`; "settle" when handoffs go on,
             see `take_command`. Shells that run freely call `note_now` in place of `advance`.
         quiet: nobody reads the records of passes or gauges. Passes in which nothing but steady decode happens then leave
-            one QUIET_PASS record each, which says what a collector has to know. Not with handoffs, which may be due
+            one QUIET_PASS record each, or are entries of a QUIET_RUN, which say what a collector has to know. Not with handoffs, which may be due
             in between.
         handoffs: the first workers prefill, the others decode, and this brings requests from one to the other.
     """
@@ -330,7 +330,7 @@ cdef class Fleet(Intake):
             if self.stage == STAGE_PICK:
                 if self.quiet:
                     self.pass_quietly(until_ms, max_records)
-                if self.out.count >= max_records:
+                if self.out.count + (self.out.num_words if self.quiet else 0) >= max_records:
                     return FLEET_FULL
                 at = self.next_instant()
                 if at == INFINITY:
@@ -432,9 +432,10 @@ cdef class Fleet(Intake):
                                     min(self.sample_ms, self.horizon_ms))
         cdef double first_ms, second_ms, at
         cdef Py_ssize_t told
+        cdef Event* event
         cdef int32_t i
         cdef int32_t worker = 0
-        while self.out.count < max_records:
+        while self.out.count + self.out.num_words < max_records:
             first_ms = second_ms = INFINITY
             for i in range(self.num_workers):
                 at = _deadline(<Machine>self.workers[i])
@@ -448,9 +449,14 @@ cdef class Fleet(Intake):
             if not (<Machine>self.workers[worker]).pass_quietly(min(before_ms, second_ms), until_ms, max_records):
                 break
             for told in range(told, self.out.count):
-                if self.out.records[told].kind == EV_QUIET_PASS:
-                    self.now_ms = max(self.now_ms, self.out.records[told].t_ms)
+                event = &self.out.records[told]
+                if event.kind == EV_QUIET_PASS:
+                    self.now_ms = max(self.now_ms, event.t_ms)
                     self._note_event()
+                elif event.kind == EV_QUIET_RUN:
+                    for i in range(<int32_t>event.d):
+                        self.now_ms = max(self.now_ms, (<double*>self.out.words)[event.c + i])
+                        self._note_event()
         return 0
 
     cdef double next_instant(self) noexcept nogil:

@@ -48,6 +48,8 @@ cdef class GapPool:
     # `rank` is a scheduler number: worker * dp_size + dp rank.
     cdef int count_pass(self, int32_t rank, double end_ms, double previous_end_ms, int64_t weight,
                         int64_t burst_tokens) except -1 nogil
+    cdef int count_run(self, int32_t rank, const double* ends_ms, Py_ssize_t num_passes, double previous_end_ms,
+                       int64_t weight) except -1 nogil
     cdef int reserve(self, Py_ssize_t num_requests) except -1 nogil
     cdef int begin(self, Py_ssize_t request, int32_t rank) except -1 nogil
     cdef int resume(self, Py_ssize_t request, int32_t rank, double time_ms, double previous_ms) except -1 nogil

@@ -18,6 +18,8 @@ from libc.string cimport memmove
 
 import numpy as np
 
+from .gap_weights import merged
+
 cdef enum:
     ANCHOR = -1
     NO_INTERRUPTION = -1
@@ -65,6 +67,21 @@ cdef class GapPool:
         elif gaps.end_ms[gaps.count - 1] != previous_end_ms:
             return _contradiction(b"the previous pass of a rank lies before one already counted", -1, end_ms)
         return self._append(gaps, end_ms, <int32_t>weight)
+
+    cdef int count_run(self, int32_t rank, const double* ends_ms, Py_ssize_t num_passes, double previous_end_ms,
+                       int64_t weight) except -1 nogil:
+        """Passes that ended one after another, each `weight` (> 0) times as `count_pass`."""
+        cdef RankGaps* gaps = &self._ranks[rank]
+        cdef Py_ssize_t i
+        self.count_pass(rank, ends_ms[0], previous_end_ms, weight, 0)
+        for i in range(1, num_passes):
+            if gaps.count == gaps.capacity or not ends_ms[i] > ends_ms[i - 1]:
+                self.count_pass(rank, ends_ms[i], ends_ms[i - 1], weight, 0)
+                continue
+            gaps.end_ms[gaps.count] = ends_ms[i]
+            gaps.weight[gaps.count] = <int32_t>weight
+            gaps.count += 1
+        return 0
 
     cdef int reserve(self, Py_ssize_t num_requests) except -1 nogil:
         """Make room for so many requests."""
@@ -233,28 +250,22 @@ cdef class GapPool:
         """
         cdef int32_t i
         cdef RankGaps* rank
-        settled = self._settled.arrays()
-        values = [np.zeros(1), settled[0]]
-        weights = [np.array([self._num_zero_gaps], np.int64), settled[1]]
+        cdef Py_ssize_t at = 0
+        for i in range(self.num_ranks):
+            at += max(0, self._ranks[i].count - 1)  # entry 0 is an anchor
+        values, weights = self._settled.arrays(1 + at)
+        at = len(values) - 1 - at
+        values[at], weights[at] = 0.0, self._num_zero_gaps
+        at += 1
         for i in range(self.num_ranks):
             rank = &self._ranks[i]
-            if rank.count == 0:
+            if rank.count < 2:
                 continue
-            counted = np.asarray(<int32_t[:rank.count]>rank.weight)[1:]  # entry 0 is an anchor
-            kept = counted > 0
-            values.append(np.diff(np.asarray(<double[:rank.count]>rank.end_ms))[kept])
-            weights.append(counted[kept].astype(np.int64))
-        return _merged(np.concatenate(values), np.concatenate(weights))
-
-
-def _merged(values, weights):
-    """Ascending distinct values and the sums of their weights, without weights of 0."""
-    order = np.argsort(values, kind="stable")
-    values, weights = values[order], weights[order]
-    starts = np.flatnonzero(np.diff(values, prepend=-1.0))
-    values, weights = values[starts], np.add.reduceat(weights, starts)
-    kept = weights > 0
-    return values[kept], weights[kept]
+            end = at + rank.count - 1
+            values[at:end] = np.diff(np.asarray(<double[:rank.count]>rank.end_ms))
+            weights[at:end] = np.maximum(np.asarray(<int32_t[:rank.count]>rank.weight)[1:], 0)  # anchors count none
+            at = end
+        return merged(values, weights)
 
 
 cdef Py_ssize_t _count_until(const RankGaps* gaps, double time_ms) noexcept nogil:

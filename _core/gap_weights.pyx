@@ -1,73 +1,117 @@
-"""How often each distance between tokens occurs, one entry for each distinct distance.
+"""How often each distance between tokens occurs.
 
-Decides how the table is kept. Never decides which distances belong to it: gap_pool does.
+Decides how they are kept: a table of the last ones, as small as the nearest cache, adds up what repeats at once; what
+it displaces is listed, and a full list is sorted and added up. So distances that never repeat cost one entry of a list
+each, and a few that repeat for ever cost no memory. Never decides which distances belong to it: gap_pool does.
 """
 cimport cython
 from libc.stdint cimport uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy
 
 import numpy as np
+
+cdef enum:
+    RECENT = 1024                 # places, 16 KiB; a power of two
+    LISTED_UNFOLDED = 1 << 18     # entries, 4 MiB: a list up to this length grows rather than being added up
 
 
 @cython.final
 cdef class GapWeights:
     def __cinit__(self):
-        self._mask = -1
+        self._recent = <Weighted*>calloc(RECENT, sizeof(Weighted))
+        if self._recent is NULL:
+            raise MemoryError(f"{RECENT} gaps")
 
     def __dealloc__(self):
-        free(self._places)
+        free(self._recent)
+        free(self._listed)
 
     cdef int add(self, double gap_ms, int64_t weight) except -1 nogil:
         """`weight` (> 0) more of the distance `gap_ms` (> 0)."""
-        cdef Py_ssize_t at
-        if 2 * self._count > self._mask:
-            self._grow()
-        at = _place_of(self._places, self._mask, gap_ms)
-        if self._places[at].weight == 0:
-            self._places[at].gap_ms = gap_ms
-            self._count += 1
-        self._places[at].weight += weight
+        cdef Weighted* place = &self._recent[_place_of(gap_ms)]
+        if place.gap_ms != gap_ms:
+            if place.weight != 0:
+                self._append(place[0])
+            place.gap_ms = gap_ms
+            place.weight = 0
+        place.weight += weight
         return 0
 
-    cdef int _grow(self) except -1 nogil:
-        cdef Py_ssize_t mask = max(63, 2 * self._mask + 1)
-        cdef Weighted* places = <Weighted*>calloc(mask + 1, sizeof(Weighted))
-        cdef Py_ssize_t i
-        if places is NULL:
+    cdef int _append(self, Weighted entry) except -1 nogil:
+        if self._count == self._capacity:
             with gil:
-                raise MemoryError(f"{mask + 1} gaps")
-        for i in range(self._mask + 1):
-            if self._places[i].weight != 0:
-                places[_place_of(places, mask, self._places[i].gap_ms)] = self._places[i]
-        free(self._places)
-        self._places = places
-        self._mask = mask
+                if self._capacity >= LISTED_UNFOLDED:
+                    self._fold()
+                if 2 * self._count >= self._capacity:
+                    self._resize(max(RECENT, 2 * self._capacity))
+        self._listed[self._count] = entry
+        self._count += 1
         return 0
 
-    def arrays(self):
-        """(values, weights) in no order: distinct distances [ms] float64, occurrences int64 (> 0)."""
-        values = np.empty(self._count, np.float64)
-        weights = np.empty(self._count, np.int64)
+    cdef int _fold(self) except -1:
+        """Add up what is listed."""
+        values, weights = np.empty(self._count), np.empty(self._count, np.int64)
+        _fill(values, weights, 0, self._listed, self._count)
+        values, weights = merged(values, weights)
         cdef double[::1] value = values
         cdef int64_t[::1] weight = weights
         cdef Py_ssize_t i
-        cdef Py_ssize_t at = 0
-        for i in range(self._mask + 1):
-            if self._places[i].weight != 0:
-                value[at] = self._places[i].gap_ms
-                weight[at] = self._places[i].weight
-                at += 1
+        self._count = len(values)
+        for i in range(self._count):
+            self._listed[i] = Weighted(value[i], weight[i])
+        return 0
+
+    cdef int _resize(self, Py_ssize_t capacity) except -1:
+        cdef Weighted* listed = <Weighted*>realloc(self._listed, capacity * sizeof(Weighted))
+        if listed is NULL:
+            raise MemoryError(f"{capacity} gaps")
+        self._listed = listed
+        self._capacity = capacity
+        return 0
+
+    def arrays(self, Py_ssize_t num_more=0):
+        """(values, weights) in no order: distances [ms] float64, occurrences int64 (> 0); one may stand several times.
+
+        Behind them is room for `num_more` entries of the caller's.
+        """
+        cdef Py_ssize_t i
+        cdef Py_ssize_t n = self._count
+        for i in range(RECENT):
+            n += self._recent[i].weight != 0
+        values, weights = np.empty(n + num_more), np.empty(n + num_more, np.int64)
+        _fill(values, weights, 0, self._listed, self._count)
+        _fill(values, weights, self._count, self._recent, RECENT)
         return values, weights
 
 
-cdef Py_ssize_t _place_of(const Weighted* places, Py_ssize_t mask, double gap_ms) noexcept nogil:
-    """Where the distance is, or the empty place where it belongs."""
+def merged(values, weights):
+    """Ascending distinct values and the sums of their weights, without weights of 0."""
+    order = np.argsort(values)
+    values, weights = values[order], weights[order]
+    starts = np.flatnonzero(np.diff(values, prepend=-1.0))
+    if len(starts) < len(values):
+        values, weights = values[starts], np.add.reduceat(weights, starts)
+    kept = weights > 0
+    return (values, weights) if kept.all() else (values[kept], weights[kept])
+
+
+cdef int _fill(object values, object weights, Py_ssize_t first, const Weighted* entries, Py_ssize_t n) except -1:
+    """Write the two members of `n` entries, without the empty ones."""
+    cdef double[::1] value = values
+    cdef int64_t[::1] weight = weights
+    cdef Py_ssize_t i
+    for i in range(n):
+        if entries[i].weight != 0:
+            value[first] = entries[i].gap_ms
+            weight[first] = entries[i].weight
+            first += 1
+    return 0
+
+
+cdef Py_ssize_t _place_of(double gap_ms) noexcept nogil:
+    """Where the distance belongs in the table."""
     cdef uint64_t bits
-    cdef Py_ssize_t at
     memcpy(&bits, &gap_ms, sizeof(bits))
     bits ^= bits >> 32  # round figures have no low bits
-    at = <Py_ssize_t>((bits * <uint64_t>0x9E3779B97F4A7C15) >> 32) & mask
-    while places[at].weight != 0 and places[at].gap_ms != gap_ms:
-        at = (at + 1) & mask
-    return at
+    return <Py_ssize_t>((bits * <uint64_t>0x9E3779B97F4A7C15) >> 54)

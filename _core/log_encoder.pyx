@@ -16,7 +16,7 @@ from .event_buffer cimport (
     CMD_CANCEL, CMD_IN_PASS, CMD_SUPPRESSED, NUM_COMMAND_KINDS, NUM_HANDOFF_STAGES,
     EV_ADMISSION, EV_ARRIVAL, EV_COMMAND, EV_CUT, EV_DECISION, EV_FIRST_TOKEN, EV_FPM, EV_GAUGES, EV_HANDOFF, EV_HOST,
     EV_INTERNAL_WORK, EV_KV_REMOVED, EV_KV_STORED, EV_PASS_END, EV_PASS_END_CLOSE, EV_PASS_START, EV_PASS_START_CLOSE,
-    EV_PREEMPTION, EV_PREFILL, EV_QUIET_PASS, EV_RANK_END, EV_RANK_START, EV_RESUMED, EV_SECOND_TOKEN, EV_TERMINAL, EV_TOKENS, Event, EventBuffer,
+    EV_PREEMPTION, EV_PREFILL, EV_QUIET_PASS, EV_QUIET_RUN, EV_RANK_END, EV_RANK_START, EV_RESUMED, EV_SECOND_TOKEN, EV_TERMINAL, EV_TOKENS, Event, EventBuffer,
     RES_ACCEPTED, RES_APPLIED, RES_NOOP, RES_SUBMITTED, STAGE_TRANSFER_STARTED, TERM_CANCELLED, TERM_COMPLETED, TERM_FAILED, TERM_REJECTED,
     WANT_FPM, WANT_KV, WANT_PREFILL, WANT_TOKENS,
 )
@@ -174,7 +174,7 @@ cdef class LogEncoder:
                     if i + 1 < events.count and events.records[i + 1].kind == EV_GAUGES:
                         gauges = &events.records[i + 1]
                     self._command(event, gauges)
-            elif event.kind == EV_QUIET_PASS:
+            elif event.kind == EV_QUIET_PASS or event.kind == EV_QUIET_RUN:
                 if self._level >= LEVEL_PASSES:
                     _refuse(event, b"a log of passes needs each pass in full")
             elif event.kind in (EV_RANK_START, EV_PREFILL, EV_PASS_START_CLOSE, EV_RANK_END, EV_FPM, EV_PASS_END_CLOSE):

@@ -7,6 +7,7 @@
 #ifndef MR_NS_ROUNDING_H
 #define MR_NS_ROUNDING_H
 
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -24,10 +25,8 @@ static inline mr_u128 mr_seconds_to_ns(double seconds, int *ok)
         /* The product is off by less than 0.001 here, so only a fraction near one half needs the exact way. */
         ns = seconds * 1e9;
         fraction = ns - (double)(int64_t)ns;
-        if (fraction < 0.499)
-            return (mr_u128)(int64_t)ns;
-        if (fraction > 0.501)
-            return (mr_u128)((int64_t)ns + 1);
+        if (fabs(fraction - 0.5) > 0.001)
+            return (mr_u128)(int64_t)(ns + 0.5);
     }
     if (!(seconds >= 0.0) || seconds >= 18446744073709551616.0) {
         *ok = 0;

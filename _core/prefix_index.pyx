@@ -4,7 +4,8 @@ Two prompts share engine block k exactly when their tokens agree up to the end o
 p stands for hash_ids[p // trace_block_size], so they agree there exactly when their leading hash ids up to
 the one that holds the block's last token are equal. One trie node per trace block (or per 64 engine blocks
 of it) therefore stands for all engine blocks that end in it, whatever the two block sizes are; identity
-number = node * stride + index. Equality is exact: nodes are interned by (parent, 64-bit id), nothing is hashed away.
+number = node * stride + index. Equality is exact: nodes are interned by (parent, 64-bit id), nothing is hashed away. A
+node names one of its children, and only its further ones are in a table.
 
 Blocks with generated tokens get identities in nodes private to their request; where the caller knows what will be
 generated (`knows_outputs`), they go on along the trie by its ids. A node is forgotten when no
@@ -41,6 +42,7 @@ cdef class PrefixIndex:
             self.stride *= 2
             self.shift += 1
         self.parts = (most + self.stride - 1) // self.stride
+        self.aligned = self.stride * block_size == trace_block_size
         self.free_node = NONE
         self.table_mask = 1023
         self.table = <int32_t*>malloc((self.table_mask + 1) * sizeof(int32_t))
@@ -58,9 +60,11 @@ cdef class PrefixIndex:
 
     cdef int64_t first_block(self, int64_t depth) noexcept nogil:
         """First engine block owned by the node at `depth` of a path; the next depth's one ends it."""
-        cdef int64_t trace_block = depth // self.parts
-        cdef int64_t begin = (trace_block * self.trace_block_size) // self.block_size
-        cdef int64_t end
+        cdef int64_t trace_block, begin, end
+        if self.aligned:
+            return depth << self.shift
+        trace_block = depth // self.parts
+        begin = (trace_block * self.trace_block_size) // self.block_size
         if self.parts == 1:
             return begin
         end = ((trace_block + 1) * self.trace_block_size) // self.block_size
@@ -70,6 +74,8 @@ cdef class PrefixIndex:
     cdef int64_t node_end(self, int64_t block) noexcept nogil:
         """First block behind those of a node that holds `block`; with several parts a trace block, the one behind it."""
         cdef int64_t trace_block
+        if self.aligned:
+            return ((block >> self.shift) + 1) << self.shift
         if self.parts > 1:
             return block + 1
         trace_block = ((block + 1) * self.block_size - 1) // self.trace_block_size
@@ -77,23 +83,44 @@ cdef class PrefixIndex:
 
     cdef int32_t child(self, int32_t parent, uint64_t key) except -1 nogil:
         """The node reached from `parent` (NONE = root) by `key`, made if missing. Holders are unchanged."""
-        cdef uint64_t spread = _mix(parent, key)
-        cdef int32_t node = self.table[spread & <uint64_t>self.table_mask]
-        while node != NONE:
-            if self.nodes[node].key == key and self.nodes[node].parent == parent:
+        cdef int32_t node
+        cdef int32_t* head
+        if parent != NONE:
+            node = self.nodes[parent].child
+            if node != NONE and self.nodes[node].key == key:
                 return node
-            node = self.nodes[node].next
-        node = self._new_node(parent, key, 1)
+            if self.nodes[parent].num_in_table > 0:
+                node = self._in_table(parent, key)
+                if node != NONE:
+                    return node
+            if self.nodes[parent].child == NONE:
+                node = self._new_node(parent, key, AS_CHILD)
+                self.nodes[parent].child = node
+                return node
+        else:
+            node = self._in_table(parent, key)
+            if node != NONE:
+                return node
+        node = self._new_node(parent, key, IN_TABLE)
         if self.table_used > self.table_mask:
             self._grow_table()
-        self.nodes[node].next = self.table[spread & <uint64_t>self.table_mask]
-        self.table[spread & <uint64_t>self.table_mask] = node
+        head = &self.table[_mix(parent, key) & <uint64_t>self.table_mask]
+        self.nodes[node].next = head[0]
+        head[0] = node
         self.table_used += 1
+        if parent != NONE:
+            self.nodes[parent].num_in_table += 1
+        return node
+
+    cdef int32_t _in_table(self, int32_t parent, uint64_t key) noexcept nogil:
+        cdef int32_t node = self.table[_mix(parent, key) & <uint64_t>self.table_mask]
+        while node != NONE and (self.nodes[node].key != key or self.nodes[node].parent != parent):
+            node = self.nodes[node].next
         return node
 
     cdef int32_t private_node(self, int32_t parent) except -1 nogil:
         """A node that only its maker can reach, for blocks with generated tokens."""
-        return self._new_node(parent, 0, 0)
+        return self._new_node(parent, 0, PRIVATE_NODE)
 
     cdef void hold(self, int32_t node) noexcept nogil:
         self.nodes[node].holders += 1
@@ -106,8 +133,12 @@ cdef class PrefixIndex:
             if self.nodes[node].holders > 0:
                 return
             parent = self.nodes[node].parent
-            if self.nodes[node].mapped:
+            if self.nodes[node].found == AS_CHILD:
+                self.nodes[parent].child = NONE
+            elif self.nodes[node].found == IN_TABLE:
                 self._unmap(node)
+                if parent != NONE:
+                    self.nodes[parent].num_in_table -= 1
             self.nodes[node].watched = 0
             self.nodes[node].next = self.free_node
             self.free_node = node
@@ -121,7 +152,7 @@ cdef class PrefixIndex:
             raise MemoryError("prefix index hashes")
         return 0
 
-    cdef int32_t _new_node(self, int32_t parent, uint64_t key, uint8_t mapped) except -1 nogil:
+    cdef int32_t _new_node(self, int32_t parent, uint64_t key, uint8_t found) except -1 nogil:
         cdef int32_t node = self.free_node
         cdef int64_t capacity
         cdef Node* nodes
@@ -153,12 +184,11 @@ cdef class PrefixIndex:
                 self.node_capacity = <int32_t>capacity
             node = self.node_top
             self.node_top += 1
-        self.nodes[node].key = key
-        self.nodes[node].parent = parent
-        self.nodes[node].holders = 0
-        self.nodes[node].mapped = mapped
-        self.nodes[node].watched = 0
-        memset(&self.heads[<int64_t>node << self.shift], 0xff, self.stride * sizeof(int32_t))     # NONE
+        self.nodes[node] = Node(key, parent, 0, NONE, NONE, 0, found, 0, 0)
+        if self.stride == 1:
+            self.heads[node] = NONE
+        else:
+            memset(&self.heads[<int64_t>node << self.shift], 0xff, self.stride * sizeof(int32_t))     # NONE
         if self.hashes is not NULL:
             memset(&self.hashes[<int64_t>node << self.shift], 0, self.stride * sizeof(uint64_t))
         if parent != NONE:
@@ -242,21 +272,19 @@ cdef class PrefixIndex:
         return free_nodes
 
     cdef bint _is_reachable(self, int32_t node) noexcept nogil:
-        cdef int32_t at = self.table[
-            _mix(self.nodes[node].parent, self.nodes[node].key) & <uint64_t>self.table_mask
-        ]
-        while at != NONE and at != node:
-            at = self.nodes[at].next
-        return at == node
+        if self.nodes[node].found == AS_CHILD:
+            return self.nodes[self.nodes[node].parent].child == node
+        return self._in_table(self.nodes[node].parent, self.nodes[node].key) == node
 
     def check(self):
         """Walk everything and compare the counts; AssertionError on the first contradiction. O(nodes)."""
         cdef int32_t node, parent
         cdef int64_t i
-        cdef int64_t mapped = 0
+        cdef int64_t in_table = 0
         free_nodes = self._free_nodes()
         assert len(free_nodes) + self.num_nodes == self.node_top, "nodes lost"
         children = [0] * self.node_top
+        others = [0] * self.node_top
         for node in range(self.node_top):
             if node in free_nodes:
                 continue
@@ -264,12 +292,17 @@ cdef class PrefixIndex:
             assert parent == NONE or parent not in free_nodes, "child of a forgotten node"
             if parent != NONE:
                 children[parent] += 1
-            if self.nodes[node].mapped:
-                mapped += 1
+            if self.nodes[node].found == IN_TABLE:
+                in_table += 1
+                if parent != NONE:
+                    others[parent] += 1
+            if self.nodes[node].found != PRIVATE_NODE:
                 assert self._is_reachable(node), "node not reachable"
         for node in range(self.node_top):
             if node in free_nodes:
                 continue
             cached = sum(1 for i in range(self.stride) if self.heads[(<int64_t>node << self.shift) + i] != NONE)
             assert self.nodes[node].holders >= children[node] + cached, "holders below children and cached identities"
-        assert mapped == self.table_used, "table count"
+            assert self.nodes[node].num_in_table == others[node], "children in the table"
+            assert self.nodes[node].child == NONE or self.nodes[self.nodes[node].child].parent == node, "named child"
+        assert in_table == self.table_used, "table count"

@@ -85,6 +85,8 @@ cdef class BlockScheduler(Scheduler):
         if block >= request.full_blocks:
             at = block - request.full_blocks
             return (request.private_nodes[at >> self.index.shift] << self.index.shift) + <int32_t>(at & (self.index.stride - 1))
+        if self.index.aligned:
+            return (request.path[block >> self.index.shift] << self.index.shift) + <int32_t>(block & (self.index.stride - 1))
         # The trace block that holds the block's last token, then the part of it.
         depth = (((block + 1) * self.block_size - 1) // self.index.trace_block_size) * self.index.parts
         while self.index.parts > 1 and depth + 1 < request.path_length and self.index.first_block(depth + 1) <= block:
@@ -154,7 +156,7 @@ cdef class BlockScheduler(Scheduler):
                     return 0
                 self.hit_copies[self.num_hits] = copy
                 self.num_hits += 1
-                if self.pool.copies[copy].ref_count > 0:
+                if self.pool.refs[copy] > 0:
                     self.num_active_hits += 1
             block = end
         for i in range(request.num_private):
@@ -163,7 +165,7 @@ cdef class BlockScheduler(Scheduler):
                 return 0
             self.hit_copies[self.num_hits] = copy
             self.num_hits += 1
-            if self.pool.copies[copy].ref_count > 0:
+            if self.pool.refs[copy] > 0:
                 self.num_active_hits += 1
         return 0
 
@@ -191,7 +193,8 @@ cdef class BlockScheduler(Scheduler):
         cdef int64_t capacity, i
         cdef int32_t* grown
         if length > request.table_capacity:
-            capacity = max(length, request.table_capacity + (request.table_capacity >> 1))
+            # What its whole life needs, unless that is out of proportion to what it has.
+            capacity = max(length, min(2 * length + 16, ceil_div(request.n_in + request.n_out, self.block_size)))
             grown = <int32_t*>realloc(request.table, capacity * sizeof(int32_t))
             if grown is NULL:
                 with gil:
@@ -215,6 +218,9 @@ cdef class BlockScheduler(Scheduler):
         cdef int64_t num_new
         if not self.prefix_caching:
             return 0
+        if self.index.aligned and block < request.full_blocks and not self.want & WANT_KV:
+            self.pool.cache_prompt(request.path, block, min(end, request.full_blocks), request.table)
+            block = min(end, request.full_blocks)
         while block < end:
             n = self.private_run(request, block, end, &identity)
             num_new = self.pool.cache(identity, n, &request.table[block]) if n > 0 else 0
@@ -397,6 +403,7 @@ cdef class BlockScheduler(Scheduler):
             holds += request.num_private_nodes + (request.path_length > 0)
             for i in range(request.table_length):
                 copy = request.table[i]
+                assert i == 0 or copy == PRIVATE or request.table[i - 1] != PRIVATE, "a cached block behind a private one"
                 if copy == PRIVATE:
                     num_private += 1
                 else:
@@ -408,5 +415,5 @@ cdef class BlockScheduler(Scheduler):
         assert self.pool.num_blocks == self.pool.num_free + self.pool.num_cached + num_private, "blocks lost"
         assert len(references) == self.pool.num_cached - self.pool.num_inactive, "referenced copies nobody holds"
         for copy in references:
-            assert self.pool.copies[copy].ref_count == references[copy], "reference count"
+            assert self.pool.refs[copy] == references[copy], "reference count"
         assert self.index.num_holds() == holds, "nodes held by nobody"

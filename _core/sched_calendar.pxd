@@ -27,6 +27,8 @@ cdef class CalendarScheduler(BlockScheduler):
     cdef bint steady_step_fits(self) noexcept nogil
     cdef int schedule_steady(self) except -1 nogil
     cdef int emit_steady(self) except -1 nogil
+    cdef void _step(self) noexcept nogil
+    cdef bint _nobody_is_due(self) noexcept nogil
     cdef int _end_steady(self) except -1 nogil
     cdef int32_t completion_reason(self, Request* request) noexcept nogil
     cdef int join_steady(self) except -1 nogil

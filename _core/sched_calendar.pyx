@@ -13,7 +13,7 @@ from libc.stdlib cimport free, malloc, qsort, realloc
 from libc.string cimport memmove
 
 from .block_pool cimport POOL_OK
-from .event_buffer cimport EV_QUIET_PASS, REASON_MODEL_LEN, REASON_OUTPUT_LENGTH, TERM_COMPLETED, Event, EventBuffer
+from .event_buffer cimport EV_QUIET_PASS, EV_QUIET_RUN, REASON_MODEL_LEN, REASON_OUTPUT_LENGTH, TERM_COMPLETED, Event, EventBuffer
 from .types cimport NONE
 
 from .types import EngineError
@@ -135,24 +135,38 @@ cdef class CalendarScheduler(BlockScheduler):
         self.consecutive_emitters += n
         self.forwards += n
         self.forward_tokens += n
-        self.lengths.total_sq += 2 * self.lengths.total + n
-        self.lengths.total += n
+        self._step()
+        return 0
+
+    cdef void _step(self) noexcept nogil:
+        """Every steady request is one token longer."""
+        self.lengths.total_sq += 2 * self.lengths.total + self.num_steady
+        self.lengths.total += self.num_steady
         self.steps += 1
         self.ring_at = _on_ring(self.ring_at + 1, self.ring_size)
-        return 0
+
+    cdef bint _nobody_is_due(self) noexcept nogil:
+        """In the next step no steady request takes a block, fills one or ends."""
+        return (self.phases[_on_ring(1 - self.ring_at, self.ring_size)] == NONE
+                and self.phases[_on_ring(-self.ring_at, self.ring_size)] == NONE and self.ends[self.ring_at] == NONE)
 
     cdef int _end_steady(self) except -1 nogil:
         """End the steady requests that have got their last token, in order of running."""
-        cdef int64_t i
-        cdef int64_t prefix = self.num_steady
+        cdef int64_t i, at, upto
         cdef int64_t kept = 0
         for i in range(self.num_leaving):
             self.leave_steady(self.leaving[i], False)
-        for i in range(prefix):
-            if self.requests.slots[self.running[i]].steady:
-                self.running[kept] = self.running[i]
-                kept += 1
-        memmove(&self.running[kept], &self.running[prefix], (self.num_running - prefix) * sizeof(int32_t))
+        # Both lists are in order of seniority.
+        at = 0
+        for i in range(self.num_leaving):
+            upto = at
+            while self.running[upto] != self.leaving[i]:
+                upto += 1
+            if kept != at:
+                memmove(&self.running[kept], &self.running[at], (upto - at) * sizeof(int32_t))
+            kept += upto - at
+            at = upto + 1
+        memmove(&self.running[kept], &self.running[at], (self.num_running - at) * sizeof(int32_t))
         self.num_running -= self.num_leaving
         for i in range(self.num_leaving):
             self.end_request(self.leaving[i], TERM_COMPLETED,
@@ -174,28 +188,48 @@ cdef class CalendarScheduler(BlockScheduler):
         """
         cdef double duration_ms
         cdef Event* event
+        cdef bint is_plain
         cdef Py_ssize_t num_passes = 0
-        while end_ms < before_ms and end_ms <= until_ms and out.count < max_records:
+        cdef Py_ssize_t run = 0          # where the passes behind the first are told
+        while end_ms < before_ms and end_ms <= until_ms and out.count + out.num_words < max_records:
             if (self.num_steady == 0 or self.num_steady != self.num_running or self.end_events.count > 0
                     or not self.quiet_on or self.num_waiting > 0 and not self.head_blocked):
                 break
             duration_ms = self.timing.decode_or_nan(self.num_steady, <int64_t>self.lengths.total, self.kv_capacity_tokens)
-            self.budget = self.max_num_batched_tokens
-            # NaN, too, is not larger.
-            if not end_ms + duration_ms > end_ms or not self.steady_step_fits():
+            if not end_ms + duration_ms > end_ms:     # nor is NaN
                 break
-            event = out.emplace(EV_QUIET_PASS, end_ms, self.worker, self.rank, NONE)
-            event.x = self.previous_end_ms
-            event.a, event.b, event.c = self.tokens_emitted, self.consecutive_emitters, self.emitters
-            event.d, event.e, event.f = self.prefill_tokens, self.forwards, self.forward_tokens
+            # Behind another pass like it; what was scheduled and emitted is as there.
+            is_plain = num_passes > 0 and self._nobody_is_due()
+            if not is_plain:
+                self.budget = self.max_num_batched_tokens
+                if not self.steady_step_fits():
+                    break
+            if num_passes == 0:
+                event = out.emplace(EV_QUIET_PASS, end_ms, self.worker, self.rank, NONE)
+                event.x = self.previous_end_ms
+                event.a, event.b, event.c = self.tokens_emitted, self.consecutive_emitters, self.emitters
+                event.d, event.e, event.f = self.prefill_tokens, self.forwards, self.forward_tokens
+            else:
+                if num_passes == 1:
+                    run = out.count
+                    event = out.emplace(EV_QUIET_RUN, end_ms, self.worker, self.rank, NONE)
+                    event.x, event.a = self.previous_end_ms, self.num_steady
+                    out.emplace_words(event, 0)
+                out.append_time(run, end_ms)
             self.before_previous_end_ms = self.previous_end_ms
             self.previous_end_ms = end_ms
-            self.begin_pass(end_ms)
-            self.schedule_steady()
-            self.pass_end_ms = end_ms = end_ms + duration_ms
-            self.emit_steady()
-            if self.num_leaving > 0:
-                self._end_steady()
+            if is_plain:
+                self.pass_number += 1
+                self.pass_start_ms = end_ms
+                self.pass_end_ms = end_ms = end_ms + duration_ms
+                self._step()
+            else:
+                self.begin_pass(end_ms)
+                self.schedule_steady()
+                self.pass_end_ms = end_ms = end_ms + duration_ms
+                self.emit_steady()
+                if self.num_leaving > 0:
+                    self._end_steady()
             num_passes += 1
         if num_passes > 0:
             self.preempted = False

@@ -1,7 +1,7 @@
 # Handing requests off: sources that are held, destinations that wait for blocks, have them, and become requests.
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
-from .block_pool cimport POOL_OK, PoolStatus
+from .block_pool cimport POOL_FAILED, PoolStatus
 from .event_buffer cimport EventBuffer
 from .handoff cimport HandoffBook
 from .lanes cimport Envelope
@@ -21,7 +21,7 @@ cdef class HandoffScheduler(PolicyScheduler):
     cdef void stall_if_waiting(self) noexcept nogil
     cdef int64_t least_blocks(self, int64_t n_in, int64_t n_out) noexcept nogil
     cdef bint may_reserve(self, Request* request) except -1 nogil
-    cdef PoolStatus acquire(self, int64_t num_hits, int64_t num_fresh) except? POOL_OK nogil
+    cdef PoolStatus acquire(self, int64_t num_hits, int64_t num_fresh) except POOL_FAILED nogil
     cdef int submit_prefill(self, Envelope* envelope) except -1 nogil
     cdef int end_source(self, int64_t handoff, bint cancel, double now_ms, EventBuffer out) except -1 nogil
     cdef int reserve(self, Envelope* envelope, double now_ms, bint in_pass, EventBuffer out) except -1 nogil

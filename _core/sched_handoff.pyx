@@ -8,7 +8,7 @@ blocks when; who comes first in the line is the book's matter (`handoff`). Never
 One place in line is tried a call, at the occasions of the specification only: callers rely on who is reserved when.
 Source: handoff specification, section 2.
 """
-from .block_pool cimport POOL_OK
+from .block_pool cimport POOL_FAILED, POOL_OK
 from .event_buffer cimport (
     CMD_ACTIVATE_DESTINATION, CMD_CANCEL_SOURCE, CMD_RELEASE_SOURCE, CMD_RESERVE_DESTINATION,
     CMD_SUBMIT_PREFILL, EV_HANDOFF, RES_NOOP, STAGE_DESTINATION_ACCEPTED, STAGE_DESTINATION_ACTIVATED, STAGE_DESTINATION_CANCELLED,
@@ -67,7 +67,7 @@ cdef class HandoffScheduler(PolicyScheduler):
         self.look_up(request)
         return True
 
-    cdef PoolStatus acquire(self, int64_t num_hits, int64_t num_fresh) except? POOL_OK nogil:
+    cdef PoolStatus acquire(self, int64_t num_hits, int64_t num_fresh) except POOL_FAILED nogil:
         """Hold the first blocks that the last look-up found, and private ones."""
         return self.pool.acquire(self.hit_copies, num_hits, num_fresh)
 

@@ -10,6 +10,7 @@ from .shared_tier cimport SharedTier
 
 
 cdef enum TierAnswer:
+    TIER_FAILED = -1             # an exception
     TIER_MISS = 0                # go on as without a tier
     TIER_LOADED = 1              # its blocks have come in: reuse and need are settled
     TIER_WAIT = 2                # no room for what it would load: nobody behind it either
@@ -34,10 +35,10 @@ cdef class OffloadScheduler(ReadingScheduler):
 
     cdef int set_tier(self, HostTier tier) except -1
     cdef void open_tier_pass(self) noexcept nogil
-    cdef TierAnswer consult_tier(self, int32_t slot) except? TIER_MISS nogil
-    cdef TierAnswer _match(self, int32_t slot, int64_t base) except? TIER_MISS nogil
+    cdef TierAnswer consult_tier(self, int32_t slot) except TIER_FAILED nogil
+    cdef TierAnswer _match(self, int32_t slot, int64_t base) except TIER_FAILED nogil
     cdef bint _is_busy(self, int32_t identity) noexcept nogil
-    cdef TierAnswer _load(self, int32_t slot, int64_t base, int64_t matched) except? TIER_MISS nogil
+    cdef TierAnswer _load(self, int32_t slot, int64_t base, int64_t matched) except TIER_FAILED nogil
     cdef int64_t _promised(self) noexcept nogil
     cdef int set_aside_for_copy(self, int32_t slot, bint is_aside) except -1 nogil
     cdef int32_t next_in_turn(self, bint* is_aside) noexcept nogil

@@ -172,7 +172,7 @@ cdef class OffloadScheduler(ReadingScheduler):
             return NONE
         return self.first_materialised() if gated else self.candidate()
 
-    cdef TierAnswer consult_tier(self, int32_t slot) except? TIER_MISS nogil:
+    cdef TierAnswer consult_tier(self, int32_t slot) except TIER_FAILED nogil:
         """What the tier says to a waiting request that may be admitted as far as its lengths go."""
         cdef Request* request = &self.requests.slots[slot]
         cdef Hosted* hosted = &self.hosted[slot]
@@ -194,7 +194,7 @@ cdef class OffloadScheduler(ReadingScheduler):
                 self._number_blocks(slot)
         return self._match(slot, self.num_hits)
 
-    cdef TierAnswer _match(self, int32_t slot, int64_t base) except? TIER_MISS nogil:
+    cdef TierAnswer _match(self, int32_t slot, int64_t base) except TIER_FAILED nogil:
         """Blocks of the tier behind those on the device."""
         cdef Hosted* hosted = &self.hosted[slot]
         cdef int64_t i
@@ -217,7 +217,7 @@ cdef class OffloadScheduler(ReadingScheduler):
             return self.tier.is_pending(identity) or self.shared.is_loading(self.member, identity)
         return not self.tier.is_free_to_load(identity)
 
-    cdef TierAnswer _load(self, int32_t slot, int64_t base, int64_t matched) except? TIER_MISS nogil:
+    cdef TierAnswer _load(self, int32_t slot, int64_t base, int64_t matched) except TIER_FAILED nogil:
         """Start a load, if there is room for all that the request knows; it holds the blocks from here on."""
         cdef Request* request = &self.requests.slots[slot]
         cdef Transfer* load

@@ -1,7 +1,7 @@
 # Device blocks that are still being copied to the host, and what is known of a request in a tier.
 from libc.stdint cimport int32_t, int64_t
 
-from .block_pool cimport POOL_OK, PoolStatus
+from .block_pool cimport POOL_FAILED, PoolStatus
 from .offload cimport HostTier
 from .request_table cimport Request
 from .sched_handoff cimport HandoffScheduler

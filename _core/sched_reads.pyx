@@ -8,7 +8,7 @@ Source: hand-off and offload specification, sections 10 and 12.
 """
 from libc.stdlib cimport free, realloc
 
-from .block_pool cimport POOL_EXHAUSTED, POOL_OK, PoolStatus
+from .block_pool cimport POOL_EXHAUSTED, POOL_FAILED, POOL_OK, PoolStatus
 from .sched_handoff cimport HandoffScheduler
 from .types cimport NONE, PRIVATE
 
@@ -24,7 +24,7 @@ cdef class ReadingScheduler(HandoffScheduler):
         free(self.free_reads)
         free(self.fresh_reads)
 
-    cdef PoolStatus acquire(self, int64_t num_hits, int64_t num_fresh) except? POOL_OK nogil:
+    cdef PoolStatus acquire(self, int64_t num_hits, int64_t num_fresh) except POOL_FAILED nogil:
         """As HandoffScheduler.acquire; `fresh_reads` then says which store still reads each private block.
 
         Evicted blocks come first, the last one evicted before the others, then empty ones, the last one emptied first.
@@ -37,7 +37,7 @@ cdef class ReadingScheduler(HandoffScheduler):
         if not self.fences:
             return self.pool.acquire(hits, num_hits, num_fresh)
         for i in range(num_hits):
-            if self.pool.copies[hits[i]].ref_count == 0:
+            if self.pool.refs[hits[i]] == 0:
                 inactive_hits += 1
         if missing > 0 and missing > self.pool.num_inactive - inactive_hits:
             return POOL_EXHAUSTED
@@ -47,7 +47,7 @@ cdef class ReadingScheduler(HandoffScheduler):
         copy = self.pool.lru_head
         for i in range(missing - 1, -1, -1):
             self.fresh_reads[i] = self.copy_reads[copy] if copy < self.copy_reads_capacity else NONE
-            copy = self.pool.copies[copy].lru_next
+            copy = self.pool.lru_next[copy]
         for i in range(missing, num_fresh):
             self.fresh_reads[i] = NONE
             if self.num_free_reads > 0:
@@ -125,14 +125,14 @@ cdef class ReadingScheduler(HandoffScheduler):
         """Blocks first..end of a table were private and are cached now: what reads them reads the copies."""
         cdef int64_t i
         cdef int64_t* grown
-        if self.pool.copy_capacity > self.copy_reads_capacity:
-            grown = <int64_t*>realloc(self.copy_reads, self.pool.copy_capacity * sizeof(int64_t))
+        if self.pool.capacity > self.copy_reads_capacity:
+            grown = <int64_t*>realloc(self.copy_reads, self.pool.capacity * sizeof(int64_t))
             if grown is NULL:
                 with gil:
-                    raise MemoryError(f"block pool of {self.pool.copy_capacity} cached blocks")
-            for i in range(self.copy_reads_capacity, self.pool.copy_capacity):
+                    raise MemoryError(f"block pool of {self.pool.capacity} cached blocks")
+            for i in range(self.copy_reads_capacity, self.pool.capacity):
                 grown[i] = NONE
-            self.copy_reads, self.copy_reads_capacity = grown, self.pool.copy_capacity
+            self.copy_reads, self.copy_reads_capacity = grown, self.pool.capacity
         for i in range(first, end):
             self.copy_reads[request.table[i]] = hosted.reads[i]
         self.num_private -= end - first

@@ -71,9 +71,9 @@ cdef class Scheduler:
 
     cdef Py_ssize_t pass_quietly(self, double end_ms, double before_ms, double until_ms, Py_ssize_t max_records,
                                  EventBuffer out) except -1 nogil:
-        """Show the pass in flight at `end_ms` by one QUIET_PASS record and compute the next one, started there, as long as
+        """Show the pass in flight at `end_ms` by a QUIET_PASS record and compute the next one, started there, as long as
         neither does anything that others have to see, a pass ends before `before_ms` and not after `until_ms`, and `out` holds
-        less than `max_records`. The number of passes shown; 0: nothing changed."""
+        less than `max_records`, payload words included. The number of passes shown; 0: nothing changed."""
         return 0
 
     cdef int give_up(self, int32_t slot) except -1 nogil:

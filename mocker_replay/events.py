@@ -40,6 +40,7 @@ class EventKind(enum.IntEnum):
     QUIET_PASS = 23
     HANDOFF = 24
     HOST = 25
+    QUIET_RUN = 26
 
 
 class HostStep(enum.IntEnum):

@@ -72,6 +72,16 @@ class AcceleratedRun(RunBooks):
             self._report_progress()
         return False
 
+    def start_workload(self) -> None:
+        started_ns = monotonic_ns()
+        super().start_workload()
+        self.reading_ms += elapsed_ms(started_ns)
+
+    def more_rows(self) -> None:
+        started_ns = monotonic_ns()
+        super().more_rows()
+        self.reading_ms += elapsed_ms(started_ns)
+
     def _advance(self) -> str:
         """One stretch of the fleet; an engine that cannot go on, or a user's model that raises, ends the run."""
         try:

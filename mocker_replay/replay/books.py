@@ -71,6 +71,7 @@ class RunBooks:
         self.facts = facts
         self.sinks = sinks
         self.policy = policy
+        self.reading_ms = 0.0  # host time that went to rows of the trace while the run went on
         self.failure: Exception | None = None  # why the machines could not go on
         self.until_ms = math.inf if options.max_sim_time_ms is None else options.max_sim_time_ms
         self.collector = Collector(pools.num_workers, pools.dp_size, pools.num_prefill_workers)
@@ -155,7 +156,7 @@ class RunBooks:
         if not complete:
             self.publish_cuts()
         self.consume()
-        wall_time_ms = elapsed_ms(started_ns)
+        wall_time_ms = elapsed_ms(started_ns) - self.reading_ms
         columns = self.collector.columns()
         if complete:
             self.failure = self._conservation_fault(columns)

@@ -28,7 +28,7 @@ many = settings(
 # What a quiet pass stands for.
 OF_PASSES = {
     EventKind.PASS_START, EventKind.RANK_START, EventKind.PASS_START_CLOSE, EventKind.PASS_END, EventKind.RANK_END,
-    EventKind.GAUGES, EventKind.PASS_END_CLOSE, EventKind.QUIET_PASS,
+    EventKind.GAUGES, EventKind.PASS_END_CLOSE, EventKind.QUIET_PASS, EventKind.QUIET_RUN,
 }  # fmt: skip
 
 
@@ -62,6 +62,7 @@ def run(config: dict[str, Any], found: list[Row], stops_ms: Sequence[float], max
         collector.consume(fleet.out)
         for record in read_records(fleet.out):
             num_quiet += record.kind == EventKind.QUIET_PASS
+            num_quiet += record.d if record.kind == EventKind.QUIET_RUN else 0
             if record.kind not in OF_PASSES:
                 told.append(plainly(record))
         fleet.clear_events()
@@ -78,7 +79,7 @@ def run(config: dict[str, Any], found: list[Row], stops_ms: Sequence[float], max
 
 def plainly(record: Record) -> str:
     """All a record says, but where its payload lies; as text, since NaN is unlike itself."""
-    if record.kind == EventKind.PREEMPTION:
+    if record.kind in (EventKind.PREEMPTION, EventKind.FPM):
         record = record._replace(c=0)
     elif record.kind == EventKind.TERMINAL and record.d >= 0:
         record = record._replace(d=0)
