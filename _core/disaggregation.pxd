@@ -40,6 +40,7 @@ cdef class Disaggregation:
     cdef TransferTiming timing           # of every prefill worker; the prompt is entered
     cdef int64_t block_size              # [tokens]
     cdef int64_t num_blocks              # of a decode rank
+    cdef bint books_outputs              # it takes requests only whose output fits, too
     cdef int64_t max_model_len           # of a decode rank; INT64_MAX = no limit
     cdef int64_t next_prefill            # round robin over all ranks of a pool
     cdef int64_t next_decode

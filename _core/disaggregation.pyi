@@ -23,6 +23,7 @@ class Disaggregation:
         num_blocks: int,
         max_model_len: int | None,
         order: str = "source_first",
+        books_outputs: bool = False,
         timing_mode: str = "full_prompt",
         bytes_per_token: int | None = None,
         bandwidth_gbps: float | None = None,

@@ -77,12 +77,13 @@ cdef class Disaggregation:
         num_prefill_workers, num_decode_workers, prefill_dp_size, decode_dp_size: the two pools.
         block_size [tokens], num_blocks, max_model_len (None: no limit): of a decode rank; they say why it refuses.
         order: one of coordinator.ORDER_NAMES.
+        books_outputs: a decode rank has room for a request only if it has room for its output, too.
         timing_mode, bytes_per_token, bandwidth_gbps: of the prefill workers, what a transfer takes; see coordinator.Timing.
     """
 
     def __cinit__(self, EventBuffer out not None, *, int32_t num_prefill_workers, int32_t num_decode_workers,
                   int32_t prefill_dp_size, int32_t decode_dp_size, int64_t block_size, num_blocks, max_model_len,
-                  str order="source_first", str timing_mode="full_prompt", bytes_per_token=None, bandwidth_gbps=None):
+                  str order="source_first", bint books_outputs=False, str timing_mode="full_prompt", bytes_per_token=None, bandwidth_gbps=None):
         if num_prefill_workers < 1 or num_decode_workers < 1:
             raise ValueError("both pools must start with at least one worker")
         self.out = out
@@ -90,6 +91,7 @@ cdef class Disaggregation:
         self.prefill_dp_size, self.decode_dp_size = prefill_dp_size, decode_dp_size
         self.block_size, self.num_blocks = block_size, min(num_blocks, INT64_MAX)
         self.max_model_len = INT64_MAX if max_model_len is None else min(max_model_len, INT64_MAX)
+        self.books_outputs = books_outputs
         self.order = ORDER_NAMES.index(order)
         self.timing.mode = MODE_NAMES.index(timing_mode)
         self.timing.bytes_per_token = 0 if bytes_per_token is None else min(bytes_per_token, INT64_MAX)
@@ -412,9 +414,18 @@ cdef class Disaggregation:
     # -- commands that wait -----------------------------------------------------------------------
 
     cdef int wait_for_pass(self, Envelope* envelope) except -1 nogil:
-        """A command may free or admit something: it waits until the pass of its worker is over."""
+        """A command may free or admit something: it waits until the pass of its worker is over. They come by rank then,
+        those of one rank in the order in which they were due."""
+        cdef Lane* lane = &self.waiting[envelope.worker]
+        cdef int64_t at
         self.num_waiting += 1
-        return lane_push(&self.waiting[envelope.worker], envelope)
+        lane_push(lane, envelope)
+        at = lane.count - 1
+        while at > 0 and lane.items[(lane.head + at - 1) & lane.mask].rank > envelope.rank:
+            lane.items[(lane.head + at) & lane.mask] = lane.items[(lane.head + at - 1) & lane.mask]
+            at -= 1
+        lane.items[(lane.head + at) & lane.mask] = envelope[0]
+        return 0
 
     cdef int pass_over(self, int32_t worker) except -1 nogil:
         """Put the commands that waited for a pass in line, rank by rank."""
@@ -456,11 +467,15 @@ cdef class Disaggregation:
         cdef Event* event = self.out.emplace(EV_TERMINAL, now_ms, passage.decode_worker if placed else passage.prefill_worker,
                                              passage.decode_rank if placed else passage.prefill_rank, passage.request)
         cdef int64_t* words
+        cdef int64_t tokens
         passage.ended = True
         event.d = -1
         if status == TERM_FAILED:
             words = self.out.emplace_words(event, 2)
-            words[0] = passage.n_in if reason == REASON_PROMPT_OVER_MODEL_LEN else ceil_div(passage.n_in, self.block_size)
+            tokens = passage.n_in
+            if self.books_outputs and reason != REASON_PROMPT_OVER_MODEL_LEN:
+                tokens += min(passage.n_out, self.max_model_len - passage.n_in)
+            words[0] = tokens if reason == REASON_PROMPT_OVER_MODEL_LEN else ceil_div(tokens, self.block_size)
             words[1] = self.max_model_len if reason == REASON_PROMPT_OVER_MODEL_LEN else self.num_blocks
             event.d = event.c
         event.a, event.b, event.c, event.x = status, 0, reason, NAN

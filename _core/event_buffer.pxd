@@ -116,11 +116,12 @@ cdef enum TerminalReason:
     REASON_OUTPUT_LENGTH = 0      # completed: all requested tokens
     REASON_MODEL_LEN = 1          # completed: max_model_len reached before the requested length
     REASON_PROMPT_OVER_MODEL_LEN = 2   # rejected; words: n_in, max_model_len
-    REASON_PROMPT_OVER_POOL = 3        # rejected; words: blocks needed, blocks in the pool
+    REASON_PROMPT_OVER_POOL = 3        # rejected; words: blocks needed (TensorRT-LLM: with its output), blocks in the pool
     REASON_CLIENT = 4                  # cancelled
     REASON_GROWTH_OVER_POOL = 5        # failed; words: blocks needed, blocks in the pool
     REASON_PROMPT_OVER_BUDGET = 6      # failed; words: tokens needed in one pass, max_num_batched_tokens
     REASON_BURST_OVER_POOL = 7         # failed; words: blocks needed for the burst, blocks in the pool
+    REASON_POOL_LEN = 8                # completed: prompt and output fill the pool before the requested length
 
 
 cdef enum Want:

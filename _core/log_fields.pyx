@@ -6,8 +6,8 @@ from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
 from .event_buffer cimport (
-    Event, HOST_FENCE, NUM_HOST_STEPS, REASON_BURST_OVER_POOL, REASON_CLIENT, REASON_GROWTH_OVER_POOL, REASON_MODEL_LEN, REASON_OUTPUT_LENGTH,
-    REASON_PROMPT_OVER_BUDGET, REASON_PROMPT_OVER_MODEL_LEN, REASON_PROMPT_OVER_POOL,
+    Event, HOST_FENCE, NUM_HOST_STEPS, REASON_BURST_OVER_POOL, REASON_CLIENT, REASON_GROWTH_OVER_POOL, REASON_MODEL_LEN,
+    REASON_OUTPUT_LENGTH, REASON_POOL_LEN, REASON_PROMPT_OVER_BUDGET, REASON_PROMPT_OVER_MODEL_LEN, REASON_PROMPT_OVER_POOL,
 )
 from .json_text cimport put, put_double, put_int
 
@@ -76,6 +76,8 @@ cdef char* put_reason(char* out, int64_t reason, const int64_t* figures) noexcep
         return put(out, b',"reason":"output_length"')
     if reason == REASON_MODEL_LEN:
         return put(out, b',"reason":"model_len"')
+    if reason == REASON_POOL_LEN:
+        return put(out, b',"reason":"pool_len"')
     if reason == REASON_CLIENT:
         return put(out, b',"reason":"client"')
     if reason == REASON_PROMPT_OVER_MODEL_LEN:

@@ -5,6 +5,7 @@ from .block_pool cimport POOL_FAILED, PoolStatus
 from .event_buffer cimport EventBuffer
 from .handoff cimport HandoffBook
 from .lanes cimport Envelope
+from .request_table cimport Request
 from .sched_policy cimport PolicyScheduler
 from .types cimport Terms
 
@@ -18,6 +19,8 @@ cdef class HandoffScheduler(PolicyScheduler):
     cdef int32_t first_materialised(self) noexcept nogil
     cdef bint gates_fresh(self) noexcept nogil
     cdef void stall_if_waiting(self) noexcept nogil
+    cdef int64_t least_blocks(self, int64_t n_in, int64_t n_out) noexcept nogil
+    cdef bint may_reserve(self, Request* request) except -1 nogil
     cdef PoolStatus acquire(self, int64_t num_hits, int64_t num_fresh) except POOL_FAILED nogil
     cdef bint still_read(self, int64_t num_fresh) noexcept nogil
     cdef int submit_prefill(self, Envelope* envelope) except -1 nogil

@@ -60,6 +60,16 @@ cdef class HandoffScheduler(PolicyScheduler):
         """A pass had no effect: where handoffs may bring something that changes that, no other pass is due until they do."""
         self.stalled = self.stalled or self.handoffs.num_owned > 0
 
+    cdef int64_t least_blocks(self, int64_t n_in, int64_t n_out) noexcept nogil:
+        """Blocks without which a destination can never be reserved."""
+        return ceil_div(n_in, self.block_size)
+
+    cdef bint may_reserve(self, Request* request) except -1 nogil:
+        """Whether a destination may have blocks for its prompt, if there are any; those that need not be sent to it are
+        looked up."""
+        self.look_up(request)
+        return True
+
     cdef PoolStatus acquire(self, int64_t num_hits, int64_t num_fresh) except POOL_FAILED nogil:
         """Hold the first blocks that the last look-up found, and private ones."""
         return self.pool.acquire(self.hit_copies, num_hits, num_fresh)
@@ -178,7 +188,7 @@ cdef class HandoffScheduler(PolicyScheduler):
             return APPLY_ACTIVE
         if envelope.n_in >= self.max_model_len:
             return APPLY_OVER_MODEL_LEN
-        if ceil_div(envelope.n_in, self.block_size) > self.pool.num_blocks:
+        if self.least_blocks(envelope.n_in, envelope.n_out) > self.pool.num_blocks:
             return APPLY_OVER_POOL
         slot = self.requests.add(envelope.request, envelope.n_in, envelope.n_out, envelope.hash_ids,
                                  envelope.num_hash_ids, &envelope.terms)
@@ -204,10 +214,9 @@ cdef class HandoffScheduler(PolicyScheduler):
             return 0
         entry = self.handoffs.head
         request = &self.requests.slots[self.handoffs.entries[entry].slot]
-        if self.num_running >= self.max_num_seqs:
+        if self.num_running >= self.max_num_seqs or not self.may_reserve(request):
             self.handoffs.head_failed()
             return 0
-        self.look_up(request)
         blocks = ceil_div(request.n_in, self.block_size)
         hits = self.num_hits
         if self.acquire(hits, blocks - hits) != POOL_OK:

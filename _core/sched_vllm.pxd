@@ -1,13 +1,12 @@
 # The vLLM flavour: running first, preempt, then waiting; bursts under multi-token prediction.
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
-from .chacha cimport ChaCha12
+from .drafts cimport Drafts
 from .request_table cimport Request
 from .sched_offload cimport OffloadScheduler
 
 
 cdef enum:
-    MAX_DRAFTS = 5
     # Far above any legal chain: a rank that preempts so often without a token or an end moves in a circle.
     MAX_PASSES_WITHOUT_GAIN = 1_000_000
     # Preempting passes without a token under multi-token prediction before the victim of the next one fails.
@@ -27,8 +26,7 @@ cdef class VllmScheduler(OffloadScheduler):
     cdef bint preempt_first              # fifo: the victim is the first of running; lifo: the last
     # Multi-token prediction.
     cdef int64_t num_drafts              # 0 = off
-    cdef double accept_rates[MAX_DRAFTS]
-    cdef ChaCha12 sampler
+    cdef Drafts drafts
     # The pass being executed.
     cdef int32_t* ready                  # (ready_capacity,) slots that emit in this pass, owned
     cdef int64_t* bursts                 # (ready_capacity,) tokens of each under MTP, owned
@@ -49,5 +47,4 @@ cdef class VllmScheduler(OffloadScheduler):
     cdef int finish_bursts(self, double prefill_end_ms) except -1 nogil
     cdef int64_t set_aside(self) except -1 nogil
     cdef int fail_hopeless_bursts(self) except -1 nogil
-    cdef int64_t sample(self) noexcept nogil
     cdef int diagnose(self) except -1 nogil

@@ -8,13 +8,12 @@ Decides: admission, preemption, rejection, who emits, which request can never pr
 pass starts or what a client sees first. Source: engine specification, sections 4, 8 and 9.3.
 """
 cimport cython
-from libc.math cimport floor
 from libc.stdint cimport INT64_MAX
 from libc.stdlib cimport free, realloc
 from libc.string cimport memmove
 
 from .block_pool cimport POOL_OK, BlockPool
-from .chacha cimport chacha_next_u64, chacha_seed
+from .drafts cimport drafts_accepted, drafts_begin
 from .event_buffer cimport (
     EV_ADMISSION, EV_PREEMPTION, EV_RANK_START, REASON_BURST_OVER_POOL, REASON_GROWTH_OVER_POOL,
     REASON_PROMPT_OVER_BUDGET, REASON_PROMPT_OVER_MODEL_LEN,
@@ -60,11 +59,8 @@ cdef class VllmScheduler(OffloadScheduler):
                  str preemption_mode="lifo", accept_rates=(), uint64_t sampler_seed=0, block_tokens=None, xxh3=None,
                  bint asks_prompt_tokens=False, SchedulingPolicy policy=None, bint calendar=True,
                  bint knows_outputs=False, bint free_prefill=False, bint free_decode=False, HostTier tier=None):
-        cdef Py_ssize_t i
         if preemption_mode not in ("lifo", "fifo"):
             raise ValueError(f"unknown preemption_mode {preemption_mode!r}")
-        if len(accept_rates) > MAX_DRAFTS:
-            raise ValueError(f"at most {MAX_DRAFTS} accept rates, got {len(accept_rates)}")
         self.worker, self.rank, self.want, self.timing = worker, rank, want, timing
         self.max_num_seqs = limit_of(max_num_seqs)
         self.max_num_batched_tokens = limit_of(max_num_batched_tokens)
@@ -86,10 +82,8 @@ cdef class VllmScheduler(OffloadScheduler):
             self.pool.keep_removed = True
         self._block_tokens, self._xxh3, self._uniform_hashes = block_tokens, xxh3, {}
         self.asks_prompt_tokens = asks_prompt_tokens
-        self.num_drafts = len(accept_rates)
-        for i in range(self.num_drafts):
-            self.accept_rates[i] = accept_rates[i]
-        chacha_seed(&self.sampler, sampler_seed)
+        drafts_begin(&self.drafts, accept_rates, sampler_seed)
+        self.num_drafts = self.drafts.num
         self.set_policy(policy)
         if tier is not None and (not enable_prefix_caching or xxh3 is None or self.num_drafts > 0):
             raise ValueError("a host tier needs prefix caching and xxh3, and knows no drafts")
@@ -474,7 +468,7 @@ cdef class VllmScheduler(OffloadScheduler):
             end_ms += self.timing.decode_ms(self.num_ready, active, self.kv_capacity_tokens)
         self.pass_end_ms = end_ms
         for i in range(self.num_ready):
-            self.excess[i] = self.sample()
+            self.excess[i] = drafts_accepted(&self.drafts)
             self.bursts[i] = min(self.excess[i], self.remaining(self.ready[i]))
             self.excess[i] -= self.bursts[i]
         for i in range(self.num_ready):
@@ -545,18 +539,6 @@ cdef class VllmScheduler(OffloadScheduler):
                 self._leave_running(self.ready[i], TERM_FAILED, REASON_BURST_OVER_POOL, blocks, self.pool.num_blocks)
                 failed += 1
         return failed
-
-    cdef int64_t sample(self) noexcept nogil:
-        """Accepted tokens of one request: one, and one more for each leading success."""
-        cdef int64_t accepted = 1
-        cdef int64_t i
-        for i in range(self.num_drafts):
-            if self.accept_rates[i] < 1.0:
-                # floor(rate * 2^64) fits: the rate is below one.
-                if chacha_next_u64(&self.sampler) >= <uint64_t>floor(self.accept_rates[i] * 18446744073709551616.0):
-                    break
-            accepted += 1
-        return accepted
 
     # -- cadence and dead ends --------------------------------------------------------------------
 

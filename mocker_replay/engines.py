@@ -6,17 +6,19 @@ Decides how configuration keys map to arguments of the core. Never runs anything
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mocker_replay._core.driver import Machine
 from mocker_replay._core.engine import Engine
 from mocker_replay._core.event_buffer import EventBuffer
 from mocker_replay._core.offload import HostTier
 from mocker_replay._core.policy import SchedulingPolicy
+from mocker_replay._core.sched_trtllm import TrtllmScheduler
 from mocker_replay._core.sched_vllm import VllmScheduler
+from mocker_replay._core.scheduler import Scheduler
 from mocker_replay._core.shared_tier import SharedTier
 from mocker_replay._core.timing import TimingModel
 from mocker_replay.config import EngineConfig
@@ -106,6 +108,89 @@ def _xxh3() -> Callable[..., int]:
     return xxh3_64_intdigest
 
 
+class RankParts(NamedTuple):
+    """What the ranks of a worker are made of beside their configuration."""
+
+    trace_block_size: int
+    timing: TimingModel
+    want: int
+    block_tokens: BlockTokens | None
+    asks_prompt_tokens: bool
+    policy: SchedulingPolicy | None
+    knows_outputs: bool
+    shared_tier: SharedTier | None
+
+    def xxh3(self, config: EngineConfig) -> Callable[..., int] | None:
+        """The hash of cache events and host tiers, where there are any."""
+        return _xxh3() if self.block_tokens is not None or config.native_host_offload is not None else None
+
+
+def _num_blocks(config: EngineConfig) -> int:
+    return min(config.num_gpu_blocks, COUNT_MAX // config.block_size)
+
+
+def _vllm_rank(config: EngineConfig, worker: int, rank: int, sampler_seed: int, parts: RankParts) -> Scheduler:
+    shared_tier = parts.shared_tier
+    return VllmScheduler(
+        worker,
+        rank,
+        num_gpu_blocks=_num_blocks(config),
+        block_size=config.block_size,
+        trace_block_size=parts.trace_block_size,
+        timing=parts.timing,
+        want=parts.want,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=config.max_model_len,
+        enable_prefix_caching=config.enable_prefix_caching,
+        enable_chunked_prefill=config.enable_chunked_prefill,
+        preemption_mode=config.preemption_mode,
+        accept_rates=config.aic_nextn_accept_rates,
+        sampler_seed=sampler_seed,
+        block_tokens=parts.block_tokens,
+        asks_prompt_tokens=parts.asks_prompt_tokens,
+        xxh3=parts.xxh3(config),
+        policy=parts.policy,
+        knows_outputs=parts.knows_outputs,
+        free_prefill=config.worker_type == "decode",
+        free_decode=config.worker_type == "prefill",
+        tier=build_tier(config, parts.trace_block_size) if shared_tier is None else shared_tier,
+    )
+
+
+def _trtllm_rank(config: EngineConfig, worker: int, rank: int, sampler_seed: int, parts: RankParts) -> Scheduler:
+    return TrtllmScheduler(
+        worker,
+        rank,
+        num_gpu_blocks=_num_blocks(config),
+        block_size=config.block_size,
+        trace_block_size=parts.trace_block_size,
+        timing=parts.timing,
+        want=parts.want,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=config.max_model_len,
+        enable_prefix_caching=config.enable_prefix_caching,
+        enable_chunked_prefill=config.enable_chunked_prefill,
+        accept_rates=config.aic_nextn_accept_rates,
+        sampler_seed=sampler_seed,
+        block_tokens=parts.block_tokens,
+        asks_prompt_tokens=parts.asks_prompt_tokens,
+        xxh3=parts.xxh3(config),
+        knows_outputs=parts.knows_outputs,
+        free_prefill=config.worker_type == "decode",
+        free_decode=config.worker_type == "prefill",
+    )
+
+
+BuildRank = Callable[[EngineConfig, int, int, int, RankParts], Scheduler]
+# One rank of each backend that is built (config.backends): configuration, worker, rank, seed of its draws, parts.
+_BUILD_RANK: Mapping[str, BuildRank] = {
+    "vllm": _vllm_rank,
+    "trtllm": _trtllm_rank,
+}
+
+
 def build_machine(
     config: EngineConfig,
     out: EventBuffer,
@@ -139,37 +224,15 @@ def build_machine(
     """
     config.require_supported(config.worker_type)
     assert shared_tier is not None or not config.shares_tier, "a shared tier is built for all machines together"
-    xxh3 = _xxh3() if block_tokens is not None or config.native_host_offload is not None else None
-    timing = timing or build_timing(config)
+    if policy is not None:
+        config.require_policies(config.worker_type)
+    parts = RankParts(
+        trace_block_size, timing or build_timing(config), want, block_tokens, asks_prompt_tokens, policy, knows_outputs,
+        shared_tier,
+    )  # fmt: skip
+    first_seed = config.aic_mtp_seed + (worker if seed_worker is None else seed_worker) * config.dp_size
     ranks = [
-        VllmScheduler(
-            worker,
-            rank,
-            num_gpu_blocks=min(config.num_gpu_blocks, COUNT_MAX // config.block_size),
-            block_size=config.block_size,
-            trace_block_size=trace_block_size,
-            timing=timing,
-            want=want,
-            max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            max_model_len=config.max_model_len,
-            enable_prefix_caching=config.enable_prefix_caching,
-            enable_chunked_prefill=config.enable_chunked_prefill,
-            preemption_mode=config.preemption_mode,
-            accept_rates=config.aic_nextn_accept_rates,
-            sampler_seed=(
-                config.aic_mtp_seed + (worker if seed_worker is None else seed_worker) * config.dp_size + rank
-            )
-            % 2**64,
-            block_tokens=block_tokens,
-            asks_prompt_tokens=asks_prompt_tokens,
-            xxh3=xxh3,
-            policy=policy,
-            knows_outputs=knows_outputs,
-            free_prefill=config.worker_type == "decode",
-            free_decode=config.worker_type == "prefill",
-            tier=build_tier(config, trace_block_size) if shared_tier is None else shared_tier,
-        )
+        _BUILD_RANK[config.backend](config, worker, rank, (first_seed + rank) % 2**64, parts)
         for rank in range(config.dp_size)
     ]
     return Machine(Engine(worker, ranks, min(config.prefill_schedule_interval, COUNT_MAX)), out)

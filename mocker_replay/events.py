@@ -131,6 +131,7 @@ class TerminalReason(enum.IntEnum):
     GROWTH_OVER_POOL = 5
     PROMPT_OVER_BUDGET = 6
     BURST_OVER_POOL = 7
+    POOL_LEN = 8
 
 
 class Want(enum.IntFlag):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mocker_replay.config import schema
+from mocker_replay.config.backends import BACKENDS
 from mocker_replay.config.decimals import plain_decimal
 from mocker_replay.config.origin import Origin
 from mocker_replay.config.rules import accept_rates, apply_rules
@@ -177,15 +178,25 @@ class EngineConfig:
         """Whether the ranks of all workers share their host memory."""
         return self.native_host_offload is not None and self.native_host_offload.scope == "cluster_shared"
 
+    def require_policies(self, role: str = "aggregated") -> None:
+        """Refuse a backend that knows no policy but first come, first served.
+
+        Raises:
+            ConfigError: names the backend.
+        """
+        if not BACKENDS[self.backend].takes_policies:
+            rule = "runs first come, first served; policies are not built yet for it"
+            raise ConfigError.of([_origin_of(role).fault("engine.backend", self.backend, rule)])
+
     def tier_fault(self, rule: str, role: str = "aggregated") -> Fault:
         """A fault of the scope of the host tier."""
-        origin = Origin("engine config" if role == "aggregated" else f"{role} engine config")
-        return origin.fault("engine.native_host_offload.scope", "cluster_shared", rule)
+        return _origin_of(role).fault("engine.native_host_offload.scope", "cluster_shared", rule)
 
     def _not_built(self, role: str) -> Iterator[Fault]:
-        origin = Origin("engine config" if role == "aggregated" else f"{role} engine config")
-        if self.backend != "vllm":
-            yield origin.fault("engine.backend", self.backend, "not built yet; this version runs backend vllm only")
+        origin = _origin_of(role)
+        if self.backend not in BACKENDS:
+            rule = f"not built yet; this version runs backend {' and '.join(BACKENDS)}"
+            yield origin.fault("engine.backend", self.backend, rule)
         if self.worker_type != role:
             rule = f"must be {role} for the {role} workers of a disaggregated run"
             if role == "aggregated":
@@ -204,6 +215,10 @@ class EngineConfig:
             )
         for key, value in self.unbuilt.items():
             yield origin.fault(f"engine.{key}", value, "not built yet; leave the key out or set it to null")
+
+
+def _origin_of(role: str) -> Origin:
+    return Origin("engine config" if role == "aggregated" else f"{role} engine config")
 
 
 def _fields_of(settings: object, keys: Mapping[str, object]) -> dict[str, object]:

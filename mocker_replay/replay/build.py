@@ -6,6 +6,7 @@ from mocker_replay._core.disaggregation import Disaggregation
 from mocker_replay._core.event_buffer import EventBuffer
 from mocker_replay._core.fleet import Fleet
 from mocker_replay._core.policy import SchedulingPolicy
+from mocker_replay.config.backends import BACKENDS, handoff_order
 from mocker_replay.engines import BlockTokens, build_machine, build_shared_tier, build_timing
 from mocker_replay.replay.pools import Pools
 
@@ -69,6 +70,8 @@ def _handoffs(pools: Pools, out: EventBuffer) -> Disaggregation | None:
         block_size=destination.block_size,
         num_blocks=destination.num_gpu_blocks,
         max_model_len=destination.max_model_len,
+        order=handoff_order(destination.backend),
+        books_outputs=BACKENDS[destination.backend].books_outputs,
         timing_mode=source.kv_transfer_timing_mode,
         bytes_per_token=source.kv_transfer_bytes_per_token,
         bandwidth_gbps=source.kv_transfer_bandwidth,

@@ -144,6 +144,8 @@ def _refuse_of_pools(
         raise UsageError(f"router_mode {options.router_mode} is not built yet with native_host_offload")
     if realtime is not None and pools.engine.shares_tier:
         raise ConfigError.of([pools.engine.tier_fault("not built yet for mode realtime; run it accelerated")])
+    if policy.scheduling is not None:
+        pools.engine.require_policies("aggregated" if pools.prefill is None else "decode")
     if pools.prefill is None:
         return
     if realtime is not None and pools.has_tier:

@@ -33,10 +33,12 @@ REASON_NAMES: Final = (
     "growth_over_pool",
     "prompt_over_budget",
     "burst_over_pool",
+    "pool_len",
 )
 REASON_TEXTS: Final[Mapping[str, str]] = {
     "output_length": "all requested tokens",
     "model_len": "stopped at max_model_len",
+    "pool_len": "stopped where prompt and output fill the KV pool",
     "prompt_over_model_len": "prompt of max_model_len tokens or more",
     "prompt_over_pool": "prompt larger than the KV pool",
     "client": "cancelled by the client",

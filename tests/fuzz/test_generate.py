@@ -9,6 +9,7 @@ import pytest
 
 from tests.fuzz.generate import make_case
 from tests.fuzz.minimise import minimise
+from tests.fuzz.trtllm import make_trtllm_case
 from tests.parity.cases import Case
 from tests.parity.runners import run_model_case
 
@@ -39,6 +40,28 @@ def test_cases_reach_what_they_are_meant_to_reach(tmp_path: Path) -> None:
         "telemetry": 60,
     }.items():
         assert seen[what] >= least, f"{what}: {seen[what]} of 300 cases"
+
+
+def test_cases_of_the_tensorrt_llm_flavour_reach_what_it_does_otherwise(tmp_path: Path) -> None:
+    cases = [make_trtllm_case(seed) for seed in range(60)]
+    assert cases[:20] == [make_trtllm_case(seed) for seed in range(20)]
+    seen = Counter("prefill" if "prefill" in case.config else case.format for case in cases)
+    for case in cases:
+        if case.format != "mooncake" or "prefill" in case.config:
+            continue
+        outcome = run_model_case(case, tmp_path)
+        for record in outcome.records:
+            done = record["terminal_status"] == "completed"
+            seen["cut"] += done and record["output_length"] < record["requested_output_length"]
+            seen["all reused"] += done and record["reused_input_tokens"] == record["input_length"]
+            seen["waited"] += done and record["first_admit_ms"] > record["arrival_time_ms"]
+            seen["rejected"] += record["terminal_status"] == "rejected"
+        seen["drafts"] += "aic_nextn" in case.config["engine"]
+    for what, least in {
+        "prefill": 6, "mooncake-delta": 2, "agentic_mooncake": 2, "cut": 20, "all reused": 8, "waited": 80,
+        "rejected": 20, "drafts": 4,
+    }.items():  # fmt: skip
+        assert seen[what] >= least, f"{what}: {seen[what]} of 60 cases"
 
 
 def test_a_failing_case_shrinks_to_what_makes_it_fail() -> None:

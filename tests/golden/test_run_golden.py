@@ -34,6 +34,14 @@ RUNS = {
         ' "kv_transfer_timing_mode": "destination_missing"}}',
         "--decode-engine-config", '{"engine": {"worker_type": "decode", "num_gpu_blocks": 120}, "dp_size": 2}',
     ],
+    "trtllm-kv": [
+        "--event-level", "kv", "--engine-config",
+        '{"engine": {"backend": "trtllm", "block_size": 21, "num_gpu_blocks": 62, "max_num_batched_tokens": 512}}',
+    ],
+    "trtllm-drafts-two-workers-passes": [
+        "--num-workers", "2", "--aic-nextn", "2", "--engine-config",
+        '{"engine": {"backend": "trtllm", "num_gpu_blocks": 48, "max_num_seqs": 2}}',
+    ],
     "clients-leave-cut": ["--max-num-seqs", "5", "--max-sim-time-ms", "900"],
 }  # fmt: skip
 # Of which trace; tiny.jsonl where none is named.
@@ -81,6 +89,18 @@ def test_clients_leave_in_every_way() -> None:
     footer = lines[-1]
     assert footer["cancelled"] == len(found)
     assert footer["cut"] > 0
+
+
+def test_the_tensorrt_llm_flavour_shows_what_it_does_otherwise() -> None:
+    """A prompt that is all reused, an output that the pool cuts, a queue behind a head without room."""
+    lines = [orjson.loads(line) for line in (GOLDEN / "trtllm-kv" / "events.jsonl").read_bytes().splitlines()]
+    asked = {line["request"]: line["input_tokens"] for line in lines if line["event"] == "arrival"}
+    reasons = {line["reason"] for line in lines if "reason" in line}
+    assert {"output_length", "pool_len", "prompt_over_pool"} <= reasons
+    assert not any(line["event"] == "preemption" for line in lines)
+    ranks = [(rank["gauges"], line) for line in lines if line["event"] == "pass_end" for rank in line["ranks"]]
+    assert any(gauges["waiting"] and gauges["active_blocks"] < 62 for gauges, _ in ranks)
+    assert any(line["event"] == "admission" and line["reused_tokens"] > asked[line["request"]] - 21 for line in lines)
 
 
 def test_no_golden_is_left_over() -> None:

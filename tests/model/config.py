@@ -11,6 +11,7 @@ from tests.model.sampler import parse_accept_rates
 from tests.model.timing import TimingModel, make_timing
 
 UNLIMITED = 1 << 62
+DEFAULT_BLOCK_SIZE = {"vllm": 64, "trtllm": 32}
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class ModelConfig:
     dp_size: int
     tensor_parallel_size: int
     tier: TierConfig | None = None
+    backend: str = "vllm"
 
     @classmethod
     def from_mapping(cls, config: Mapping[str, Any] | None, timing: TimingModel | None = None) -> ModelConfig:
@@ -47,7 +49,7 @@ class ModelConfig:
         nextn = engine.get("aic_nextn")
         return cls(
             num_gpu_blocks=engine.get("num_gpu_blocks", 16384),
-            block_size=engine.get("block_size") or 64,
+            block_size=engine.get("block_size") or DEFAULT_BLOCK_SIZE[engine.get("backend", "vllm")],
             max_model_len=engine.get("max_model_len"),
             max_num_seqs=limit("max_num_seqs", 256),
             max_num_batched_tokens=limit("max_num_batched_tokens", 8192),
@@ -64,4 +66,5 @@ class ModelConfig:
             dp_size=config.get("dp_size", 1),
             tensor_parallel_size=config.get("tensor_parallel_size", 1),
             tier=TierConfig.from_engine(engine),
+            backend=engine.get("backend", "vllm"),
         )

@@ -12,6 +12,7 @@ from tests.model.policies import FCFS, ModelPolicy
 from tests.model.records import forward_pass_record
 from tests.model.scheduler import PassResult, Rank
 from tests.model.shared_tier import SharedTier, SharingRank
+from tests.model.trtllm import TrtllmRank
 
 
 @dataclass
@@ -43,7 +44,9 @@ class Worker:
         self.ranks: list[Rank] = []
         for rank in range(config.dp_size):
             seed = (config.mtp_seed + index * config.dp_size + rank) % 2**64
-            if config.tier is None:
+            if config.backend == "trtllm":
+                self.ranks.append(TrtllmRank(config, seed))
+            elif config.tier is None:
                 self.ranks.append(Rank(config, seed, policy))
             elif shared is None:
                 self.ranks.append(OffloadRank(config, seed, policy))

@@ -92,7 +92,17 @@ def read_replay_case(data: dict[str, Any]) -> Case:
     return Case(data["name"], data["format"], data["config"], text, args, data["expect"], num_files=count, files=named)
 
 
+def _load_flavour(data: dict[str, Any]) -> Case:
+    """Cases of the other engines: what concerns the run stands beside `engine`."""
+    config = dict(data["config"])
+    args = {key: config.pop(key) for key in ("trace_block_size", "trace_format") if key in config}
+    if "telemetry" in data["expect"]:
+        args["telemetry_sample_interval_ms"] = data["expect"]["telemetry_interval_ms"]
+    text = _text(data["trace"])
+    return Case(data["name"], args.get("trace_format", "mooncake"), config, text, args, data["expect"])
+
+
 def load_cases(folder: str) -> list[Case]:
     """Every case of `cases/<folder>`, by name."""
-    load = {"vllm": _load_vllm, "replay": read_replay_case}[folder]
+    load = {"vllm": _load_vllm, "trtllm": _load_flavour, "replay": read_replay_case}[folder]
     return [load(json.loads(path.read_text())) for path in sorted((CASES / folder).glob("*.json"))]

@@ -20,6 +20,7 @@ from mocker_replay.config import ReplayOptions
 from mocker_replay.identity import deterministic_output_tokens
 from mocker_replay.replay import replay
 from tests.fuzz.generate import make_case
+from tests.fuzz.trtllm import make_trtllm_case
 from tests.model.engine_model import ModelRun, run_model
 from tests.model.pool import Removed
 from tests.parity.cases import Case
@@ -98,6 +99,15 @@ def both(case: Case) -> tuple[list[Event], list[Event]]:
         replay(case.write_trace(folder), config, ReplayOptions(**args), events=log, event_level="kv")
         hashes = Hashes(run, block_size_of(config), args["trace_block_size"])
         return model_events(run, hashes), list(log_events(log))
+
+
+@settings(max_examples=40)
+@given(SEEDS)
+def test_cache_events_of_the_tensorrt_llm_flavour_equal_the_model(seed: int) -> None:
+    case = make_trtllm_case(seed)
+    assume(case.format == "mooncake" and "prefill" not in case.config)
+    expected, got = both(case)
+    assert got == expected
 
 
 @settings(max_examples=80)

@@ -15,6 +15,7 @@ from mocker_replay._core.engine import Engine
 from mocker_replay._core.event_buffer import EventBuffer
 from mocker_replay._core.fleet import Fleet, Handed
 from mocker_replay._core.lanes import Command
+from mocker_replay._core.sched_trtllm import TrtllmScheduler
 from mocker_replay._core.sched_vllm import VllmScheduler
 from mocker_replay._core.timing import TimingModel
 from mocker_replay.events import CommandKind, EventKind
@@ -79,8 +80,13 @@ DEFAULTS: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-def make_scheduler(worker: int = 0, rank: int = 0, *, timing: TimingModel | None = None, **settings: Any):
-    return VllmScheduler(worker, rank, timing=timing or fixed(), **{**DEFAULTS, **settings})
+FLAVOURS = {"vllm": VllmScheduler, "trtllm": TrtllmScheduler}
+
+
+def make_scheduler(
+    worker: int = 0, rank: int = 0, *, timing: TimingModel | None = None, flavour: str = "vllm", **settings: Any
+):
+    return FLAVOURS[flavour](worker, rank, timing=timing or fixed(), **{**DEFAULTS, **settings})
 
 
 def make_machine(

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from mocker_replay.config import EngineConfig
+from mocker_replay.config.backends import handoff_order
 from mocker_replay.events import EventKind, HandoffStage
 from mocker_replay.live.errors import LiveError
 from mocker_replay.shells.published import EventRecord
@@ -83,7 +84,7 @@ class HandoffSettings(NamedTuple):
             engine.kv_transfer_bytes_per_token,
             engine.kv_transfer_bandwidth,
             engine.worker_type == "prefill",
-            "destination_first" if engine.backend == "sglang" else "source_first",
+            handoff_order(engine.backend),
             engine.dynamo.handoff_session_timeout_ms,
         )
 

@@ -15,7 +15,7 @@ from mocker_replay.log.audit.header import Setup
 from mocker_replay.log.audit.ledger import Ledger, Request
 
 _REASONS: Final[dict[str, dict[str, tuple[str, ...]]]] = {  # event -> reason -> its figures
-    LogEvent.FINISH: {"output_length": (), "model_len": ()},
+    LogEvent.FINISH: {"output_length": (), "model_len": (), "pool_len": ()},
     LogEvent.REJECTION: {
         "prompt_over_model_len": ("needed_tokens", "max_model_len"),
         "prompt_over_pool": ("needed_blocks", "pool_blocks"),
@@ -81,13 +81,21 @@ class Ends:
             over = (needed is None or limit is None or needed > limit) and not setup.chunked_prefill
         elif reason in ("prompt_over_pool", "growth_over_pool", "burst_over_pool"):
             if reason != "burst_over_pool":
-                self._compare("needed_blocks", needed, setup.blocks_of(request.known_tokens))
+                self._compare("needed_blocks", needed, setup.blocks_of(self._tokens_of(request, reason)))
             self._compare("pool_blocks", limit, setup.num_gpu_blocks)
             over = needed is None or limit is None or needed > limit
         else:
             over = True
         if not over:
             self._findings.add("end", f"{reason}: what is needed is there", needed, limit)
+
+    def _tokens_of(self, request: Request, reason: str) -> int:
+        """What does not fit: the prompt and what is known, or the whole life where that has to fit."""
+        if reason != "prompt_over_pool" or not self._setup.books_outputs:
+            return request.known_tokens
+        longest = self._setup.max_model_len
+        most = request.input_tokens + request.output_tokens
+        return most if longest is None else min(most, longest)
 
     def _compare(self, key: str, stated: int | None, derived: int | None) -> None:
         if stated is not None and stated != derived:
@@ -121,6 +129,13 @@ class Ends:
             self._findings.add(
                 "output-tokens", "prompt and output at max_model_len", request.input_tokens + delivered, longest
             )
+
+        fills = request.input_tokens + delivered == self._setup.pool_tokens
+        if event["reason"] == "pool_len" and not (fills and self._setup.books_outputs):
+            self._findings.add(
+                "output-tokens", "prompt and output fill the pool", request.input_tokens + delivered,
+                self._setup.pool_tokens,
+            )  # fmt: skip
 
     def _check_delivered_roughly(self, event: Event, request: Request) -> None:
         """Below level `tokens`: whether there was one, and the bounds of its time."""

@@ -76,6 +76,7 @@ class Setup:
     prefill_dp_size: int = 0
     prefill_num_gpu_blocks: int = 0
     decode_dp_size: int = 0
+    books_outputs: bool = False  # a request is admitted with room for its whole life, and is never preempted
 
     def dp_size_of(self, worker: int) -> int:
         """Ranks of a worker, where workers have roles."""
@@ -84,6 +85,11 @@ class Setup:
     def num_blocks_of(self, worker: int) -> int:
         """Device blocks of a rank of a worker."""
         return self.prefill_num_gpu_blocks if worker < self.num_prefill_workers else self.num_gpu_blocks
+
+    @property
+    def pool_tokens(self) -> int:
+        """Tokens that the pool of a rank holds."""
+        return self.num_gpu_blocks * self.block_size
 
     @property
     def has_tier(self) -> bool:
@@ -97,6 +103,9 @@ class Setup:
     def blocks_of(self, tokens: int) -> int:
         """Blocks that so many tokens need."""
         return -(-tokens // self.block_size)
+
+
+_BOOKS_OUTPUTS: Final = ("trtllm",)
 
 
 def read_setup(header: Mapping[str, Any], name: str) -> Setup:
@@ -142,6 +151,7 @@ def read_setup(header: Mapping[str, Any], name: str) -> Setup:
         policy=find.text_or("fcfs", "options", "policy"),
         num_plays=find.count_or_none("trace", "plays"),
         agentic_lanes=find.count_or_none("options", "agentic_lanes"),
+        books_outputs=find.text_or("vllm", "config", "engine", "backend") in _BOOKS_OUTPUTS,
     )
 
 

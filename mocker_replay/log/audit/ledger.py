@@ -134,6 +134,7 @@ class RankWork:
     undone: int = 0  # prefill entries of requests preempted in this pass
     num_preempted: int = 0
     again: int = 0  # running requests that were preempted in this pass or before
+    cached: int = 0  # requests that decode and compute nothing: all of their prompt was found as they were admitted
     decode_tokens: int | None = None  # known tokens of those scheduled without prompt work, where all are scheduled
 
 

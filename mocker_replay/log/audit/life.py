@@ -186,6 +186,8 @@ class Life:
         request = self._runs(event, "preemption")
         if request is None:
             return
+        if self._setup.books_outputs:
+            self._findings.add("preemption", "the flavour preempts nobody")
         if event["preemptions"] != request.preemptions + 1:
             self._findings.add("preemption", "preemptions so far", event["preemptions"], request.preemptions + 1)
         if self._tokens_shown:

@@ -9,7 +9,7 @@ from mocker_replay.events import LogEvent
 from mocker_replay.log.audit.findings import Findings
 from mocker_replay.log.audit.form import Event
 from mocker_replay.log.audit.header import Setup
-from mocker_replay.log.audit.ledger import Ledger
+from mocker_replay.log.audit.ledger import Ledger, Request
 
 
 class Limits:
@@ -47,12 +47,14 @@ class Limits:
             self._findings.add("reuse", "reused tokens without prefix caching", reused, 0)
         elif reused % size:
             self._findings.add("reuse", "reused tokens are whole blocks", reused, reused // size * size)
-        elif reused > (most := self._most_reused(request.known_tokens, request.output_tokens > 0)):
+        elif reused > (most := self._most_reused(request)):
             self._findings.add("reuse", "reused tokens of what it knows", reused, most)
 
-    def _most_reused(self, known: int, wants_output: bool) -> int:
-        """Whole blocks of the known tokens; where output is to come the last token is computed in any case."""
-        return (known - wants_output) // self._setup.block_size * self._setup.block_size
+    def _most_reused(self, request: Request) -> int:
+        """Whole blocks of the known tokens; where output is to come the last token is computed in any case, unless the
+        flavour decodes a prompt that is cached."""
+        computed = request.output_tokens > 0 and not self._setup.books_outputs
+        return (request.known_tokens - computed) // self._setup.block_size * self._setup.block_size
 
     def _held(self, event: Event) -> None:
         request = self._ledger.live.get(event["request"])

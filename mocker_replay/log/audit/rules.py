@@ -35,7 +35,7 @@ RULES: Final[dict[str, Rule]] = {
     "placement": Rule(_R, "worker and rank of a request are those of its arrival"),
     "submission": Rule(_P, "a request is submitted once, between passes, before all else"),
     "admission": Rule(_R, "only a waiting request is admitted; readmission only after a preemption"),
-    "preemption": Rule(_R, "only a running request is preempted; count and generated tokens are right"),
+    "preemption": Rule(_R, "only a running request is preempted (trtllm: none); count and generated tokens are right"),
     "decision": Rule(_R, "a decision of a policy names who could be chosen, and is followed by what it decides"),
     "first-token": Rule(_R, "the first token comes once, to a running request"),
     "cancellation": Rule(_P, "a cancellation finds what its result says, and ends what it found"),
@@ -71,7 +71,9 @@ RULES: Final[dict[str, Rule]] = {
     "max-seqs": Rule(_R, "a rank runs no more than `max_num_seqs` requests"),
     "chunking": Rule(_P, "without chunked prefill a prompt is computed in one pass"),
     "model-len": Rule(_R, "prompt and output of a request stay within `max_model_len`"),
-    "reuse": Rule(_R, "reused tokens are whole blocks, and leave one token to compute where output is to come"),
+    "reuse": Rule(
+        _R, "reused tokens are whole blocks, and leave a token to compute where output is to come (not trtllm)"
+    ),
     "pool": Rule(_R, "blocks in use, cached or held are no more than there are, nor more than a request can hold"),
     # gauges
     "gauges": Rule(_P, "`running` and `waiting` are the requests that the lines say run and wait"),

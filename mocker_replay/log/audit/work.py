@@ -57,6 +57,7 @@ class Work:
             work.num_preempted = len(preempted)
             self._take_prefill(group, told, preempted, work)
             work.again = rank.running_again + len(preempted)
+            work.cached = sum(self._finds_all(*entry) for entry in group.admitted.get(number, ()))
             if self._tokens_shown and not preempted and work.requests == rank.running:
                 work.decode_tokens = rank.running_tokens - sum(self._known(work.prompts))
             flight.queues[number] = QueueCounts(
@@ -64,6 +65,10 @@ class Work:
                 rank.preempted, rank.preempted_tokens, rank.preempted_squares,
             )  # fmt: skip
             self._check_batch(group, number, work, rank.running)
+
+    def _finds_all(self, name: str, reused_tokens: int) -> bool:
+        request = self._ledger.live.get(name)
+        return request is not None and request.output_tokens > 0 and reused_tokens == request.input_tokens
 
     def _known(self, names: Iterable[str]) -> Iterable[int]:
         return (self._ledger.live[name].known_tokens for name in names)
@@ -142,12 +147,13 @@ class Work:
             self._check_variance(group, "fpm-batch", "var_prefill_length", fpm, *_moments(work.lengths))
         if work.again == 0:
             # Nobody has output to compute again, so prompts take all that decoding does not.
-            rest = work.tokens - fpm["num_decode_requests"]
+            decoding = fpm["num_decode_requests"] - work.cached
+            rest = work.tokens - decoding
             self._range(group, "fpm-batch", "sum_prefill_tokens", fpm, work.prompt_tokens, work.prompt_tokens)
             if rest != fpm["sum_prefill_tokens"]:
                 self._findings.add(
                     "batch", f"scheduled_tokens of rank {number}", work.tokens,
-                    fpm["sum_prefill_tokens"] + fpm["num_decode_requests"], at=flight.place,
+                    fpm["sum_prefill_tokens"] + decoding, at=flight.place,
                 )  # fmt: skip
         elif slack == 0:
             self._range(group, "fpm-batch", "sum_prefill_tokens", fpm, work.prompt_tokens, work.tokens)
