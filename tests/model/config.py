@@ -11,6 +11,19 @@ from tests.model.sampler import parse_accept_rates
 from tests.model.timing import TimingModel, make_timing
 
 UNLIMITED = 1 << 62
+BLOCK_SIZES = {"vllm": 64, "sglang": 1}
+
+
+@dataclass(frozen=True)
+class SglangModelConfig:
+    """Keys of `engine.sglang`, and the one of `engine` that only this backend has."""
+
+    schedule_policy: str = "fifo"
+    max_prefill_tokens: int = 16384
+    chunked_prefill_size: int = 8192
+    clip_max_new_tokens: int = 4096
+    schedule_conservativeness: float = 1.0
+    prefill_decode_interval: int = 0
 
 
 @dataclass(frozen=True)
@@ -33,6 +46,8 @@ class ModelConfig:
     dp_size: int
     tensor_parallel_size: int
     tier: TierConfig | None = None
+    backend: str = "vllm"
+    sglang: SglangModelConfig = SglangModelConfig()
 
     @classmethod
     def from_mapping(cls, config: Mapping[str, Any] | None, timing: TimingModel | None = None) -> ModelConfig:
@@ -45,9 +60,11 @@ class ModelConfig:
             return UNLIMITED if value is None else int(value)
 
         nextn = engine.get("aic_nextn")
+        backend = engine.get("backend", "vllm")
+        interval = engine.get("prefill_decode_interval", 0)
         return cls(
             num_gpu_blocks=engine.get("num_gpu_blocks", 16384),
-            block_size=engine.get("block_size") or 64,
+            block_size=engine.get("block_size") or BLOCK_SIZES[backend],
             max_model_len=engine.get("max_model_len"),
             max_num_seqs=limit("max_num_seqs", 256),
             max_num_batched_tokens=limit("max_num_batched_tokens", 8192),
@@ -64,4 +81,6 @@ class ModelConfig:
             dp_size=config.get("dp_size", 1),
             tensor_parallel_size=config.get("tensor_parallel_size", 1),
             tier=TierConfig.from_engine(engine),
+            backend=backend,
+            sglang=SglangModelConfig(**(engine.get("sglang") or {}), prefill_decode_interval=interval),
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.model import report as model_report
+from tests.model.config import BLOCK_SIZES
 from tests.model.engine_model import run_model
 from tests.model.graphs import GraphModel
 from tests.model.synthetic import synthetic_rows
@@ -78,7 +79,8 @@ def split_synthetic(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def block_size_of(config: Mapping[str, Any]) -> int:
-    return (config.get("engine") or {}).get("block_size") or 64
+    engine = config.get("engine") or {}
+    return engine.get("block_size") or BLOCK_SIZES[engine.get("backend", "vllm")]
 
 
 def run_model_case(case: Case, folder: Path) -> Outcome:
