@@ -34,6 +34,13 @@ def make_disaggregated_case(seed: int) -> Case:
         dp_size = rng.choice((1, 1, 1, 1, 2, 3))
         if dp_size > 1:
             pools[role]["dp_size"] = dp_size
+    draft.num_blocks = min(pool["engine"]["num_gpu_blocks"] for pool in pools.values())
+    return with_transfers(draft, pools, f"seed-{seed}")
+
+
+def with_transfers(draft: Draft, pools: dict[str, dict[str, Any]], name: str) -> Case:
+    """The case of two pools: what a transfer takes, and the rows."""
+    rng = draft.rng
     source = pools["prefill"]["engine"]
     if rng.random() < 0.9:
         source["kv_transfer_bandwidth"] = rng.choice(BANDWIDTHS_GBPS)
@@ -41,7 +48,6 @@ def make_disaggregated_case(seed: int) -> Case:
         source["kv_transfer_bytes_per_token"] = rng.choice(BYTES_PER_TOKEN)
     if rng.random() < 0.4:
         source["kv_transfer_timing_mode"] = "destination_missing"
-    draft.num_blocks = min(pool["engine"]["num_gpu_blocks"] for pool in pools.values())
     rows = draft.rows()
     _drop_sessions_that_may_fail(rows, pools)
     args = _args(draft, pools)
@@ -52,7 +58,7 @@ def make_disaggregated_case(seed: int) -> Case:
     if "replay_concurrency" in args or any("session_id" in row for row in rows):
         _give_passes_a_length(rows, pools)
     text = "".join(json.dumps(row) + "\n" for row in rows)
-    return Case(f"seed-{seed}", "mooncake", pools, text, args, {})
+    return Case(name, "mooncake", pools, text, args, {})
 
 
 def _give_passes_a_length(rows: list[dict[str, Any]], pools: dict[str, dict[str, Any]]) -> None:

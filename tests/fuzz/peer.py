@@ -23,6 +23,7 @@ from tests.fuzz.disaggregated import make_disaggregated_case
 from tests.fuzz.generate import make_case, make_shared_tier_case, make_tier_case
 from tests.fuzz.graphs import make_graph_case
 from tests.fuzz.minimise import as_json, minimise
+from tests.fuzz.sglang import make_sglang_case, make_sglang_pools_case
 from tests.fuzz.verdict import Kind, Runner, Verdict, judge
 from tests.fuzz.wheel import WHY_MISSING, Wheel, peer_python
 from tests.parity.cases import Case
@@ -36,6 +37,8 @@ MAKERS: dict[str, MakeCase] = {
     "disaggregated": make_disaggregated_case,
     "host-tier": make_tier_case,
     "shared-tier": make_shared_tier_case,
+    "sglang": make_sglang_case,
+    "sglang-pools": make_sglang_pools_case,
     **RECORDINGS,
 }
 PROGRESS_EVERY = 500

@@ -102,7 +102,7 @@ class Rank:
         self.num_preemptions = 0
         self.returned_loads = 0  # see OffloadRank
         self.hit_tokens = 0  # of the last pass, where telemetry counts them
-        self.prefilled = self.worked = False  # see SglangRank
+        self.prefilled = self.worked = self.stuck = False  # see SglangRank
         self.scan_at = 0  # index of the running request that is being scheduled
         self.fruitless_passes = 0  # preempting for bursts, since the last token, end or submission
 

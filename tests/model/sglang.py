@@ -18,6 +18,11 @@ from tests.model.timing import scaled_ms
 
 MATCH_MIN_TOKENS = 32  # below it lpm looks for twins in the queue
 SORT_MAX = 128  # requests
+RANKS_CONSERVATIVENESS = 0.3  # of the one that is set, where several ranks share a worker
+
+
+class Standstill(Exception):
+    """A pass of no length changed nothing: the run is over."""
 
 
 class SglangRequest(Request):
@@ -43,7 +48,8 @@ class SglangRequest(Request):
         size = self.page_size
         named = self.n_in // size
         return [
-            tuple(self.tokens[at * size : (at + 1) * size]) if at < named else (self.number, at) for at in range(end)
+            tuple(self.tokens[at * size : (at + 1) * size]) if at < named else ("own", self.number, at)
+            for at in range(end)
         ]
 
 
@@ -58,12 +64,17 @@ class SglangRank:
         self.sampler = BurstSampler(sampler_seed, config.accept_rates)
         self.running: list[SglangRequest] = []
         self.waiting: list[SglangRequest] = []
-        self.ratio_init = 0.7 * self.settings.schedule_conservativeness
+        conservativeness = self.settings.schedule_conservativeness
+        if config.dp_size > 1:
+            conservativeness *= RANKS_CONSERVATIVENESS
+        self.chunk_tokens = self.settings.chunked_prefill_size // config.dp_size
+        self.ratio_init = 0.7 * conservativeness
         self.ratio_min = self.ratio_init * 0.14
         self.ratio_step = (self.ratio_init - self.ratio_min) / 600
         self.ratio = self.ratio_init
         self.interval = 0
         self.stuck = False
+        self.idle_deferred = False
         self.returned_loads = 0
         self.hit_tokens = 0  # of the last pass
         self.prefilled = self.worked = False  # in the pass of the group that is being computed
@@ -237,6 +248,9 @@ class SglangRank:
 
     def group_over(self, prefilled: bool, worked: bool) -> None:
         """The passes of all ranks of the group are computed."""
+        if self.idle_deferred and not worked:
+            self.ratio = self.ratio_init
+        self.idle_deferred = False
         if prefilled and self.settings.prefill_decode_interval > 0:
             self.interval = self.settings.prefill_decode_interval
         else:
@@ -272,7 +286,7 @@ class SglangRank:
         for request in self.running:
             reserved += min(request.remaining, settings.clip_max_new_tokens) * self.ratio
         room = float((tree.num_free + tree.num_evictable) * size) - reserved
-        inputs, chunk = float(settings.max_prefill_tokens), float(settings.chunked_prefill_size)
+        inputs, chunk = float(settings.max_prefill_tokens), float(self.chunk_tokens)
         slots = max(0, self.config.max_num_seqs - len(self.running))
         admitted: list[tuple[SglangRequest, int, int]] = []
         while len(admitted) < slots and self.waiting:
@@ -310,7 +324,7 @@ class SglangRank:
     def _disperse(self, admitted: list[tuple[SglangRequest, int, int]]) -> None:
         for request, start, end in admitted:
             self.result.scheduled[request] = Work(
-                request, end - start, end - start, start, False, request.n_in, request.length
+                request, end - start, end - start, start, end == start, request.n_in, request.length
             )
             if end < request.length:
                 self._publish(request)
@@ -358,6 +372,8 @@ class SglangRank:
         for request in list(self.running):
             if request.remaining == 0:
                 self._complete(request)
+        for request in self.running:  # those who have to go are counted as well
+            result.scheduled[request] = Work(request, 1, 0, 0, False, request.n_in, request.length)
         while tree.num_free + tree.num_evictable < self._growth() and len(self.running) > 1:
             victim = min(self.running, key=lambda r: r.generated)
             self.running.remove(victim)
@@ -378,7 +394,6 @@ class SglangRank:
         result.end_ms += scaled_ms(raw, self.config.speedup_ratio * self.config.decode_speedup_ratio)
         tree.num_free -= growth
         for request in list(self.running):
-            result.scheduled[request] = Work(request, 1, 0, 0, False, request.n_in, request.length)
             accepted = 1 if self.config.nextn is None else self.sampler.sample()
             result.accepted[request] = accepted
             burst = min(accepted, request.remaining)

@@ -11,7 +11,7 @@ from tests.model.offload import OffloadRank
 from tests.model.policies import FCFS, ModelPolicy
 from tests.model.records import forward_pass_record
 from tests.model.scheduler import PassResult, Rank
-from tests.model.sglang import SglangRank
+from tests.model.sglang import SglangRank, Standstill
 from tests.model.shared_tier import SharedTier, SharingRank
 
 
@@ -122,6 +122,8 @@ class Worker:
         self.wave += 1
         self._tell_group()
         end_ms = max(result.end_ms for result in results.values())
+        if end_ms == now_ms and all(self.ranks[i].stuck for i in results):
+            raise Standstill(f"worker {self.index} at {now_ms} ms")
         self.in_pass = Group(now_ms, end_ms, results)
         return self.in_pass
 
