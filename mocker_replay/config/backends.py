@@ -18,6 +18,7 @@ class Backend:
 
 BACKENDS: Mapping[str, Backend] = {
     "vllm": Backend(takes_policies=True),
+    "sglang": Backend(),
 }
 _DESTINATION_FIRST = ("sglang",)
 

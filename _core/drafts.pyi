@@ -1,0 +1,1 @@
+# Compiled callers only; nothing of it is seen from Python.
