@@ -103,6 +103,7 @@ cdef class Collector:
     cdef int32_t _rank_of(self, const Event* event) except -1 nogil
     cdef int _arrive(self, const Event* event) except -1 nogil
     cdef int _admit(self, const Event* event) except -1 nogil
+    cdef int _submit_prefill(self, const Event* event) except -1 nogil
     cdef int _count_lookups(self, const Event* event, int32_t rank) except -1 nogil
     cdef int _publish_gauges(self, const Event* event) except -1 nogil
     cdef int _begin_output(self, const Event* event) except -1 nogil

@@ -9,8 +9,10 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from .event_buffer cimport (
+    CMD_SUBMIT_PREFILL,
     EV_ADMISSION,
     EV_ARRIVAL,
+    EV_COMMAND,
     EV_CUT,
     EV_DECISION,
     EV_FIRST_TOKEN,
@@ -166,6 +168,8 @@ cdef class Collector:
                 self._host_blocks[event.a] += event.c
             elif event.kind == EV_HANDOFF:
                 self._hand_off(event)
+            elif event.kind == EV_COMMAND and event.a == CMD_SUBMIT_PREFILL:
+                self._submit_prefill(event)
         return 0
 
     cdef Py_ssize_t _row_of(self, const Event* event) except -1 nogil:
@@ -254,6 +258,14 @@ cdef class Collector:
             self._destination_activated_ms[row] = event.t_ms
         elif event.a == STAGE_SOURCE_RELEASED:
             self._source_released_ms[row] = event.t_ms
+        return 0
+
+    cdef int _submit_prefill(self, const Event* event) except -1 nogil:
+        """A prompt goes to a prefill worker; where the destination goes first, its request has arrived there."""
+        cdef Py_ssize_t row = event.request
+        if row < 0 or row >= self.num_rows or self._status[row] == NOT_ARRIVED:
+            _fail(event, "its request has not arrived")
+        self._worker[row], self._rank[row] = event.worker, event.rank
         return 0
 
     cdef int32_t _rank_of_row(self, Py_ssize_t row) noexcept nogil:

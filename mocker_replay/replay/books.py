@@ -17,6 +17,7 @@ from mocker_replay._core.sched_offload import OffloadScheduler
 from mocker_replay._core.sched_pages import PageScheduler
 from mocker_replay._core.shared_tier import SharedTier
 from mocker_replay.config import EngineConfig, ReplayOptions
+from mocker_replay.config.backends import handoff_order
 from mocker_replay.config.options import DELTA_FORMATS
 from mocker_replay.errors import ExitCode, InvariantError, UsageError
 from mocker_replay.events import Decision, Want
@@ -278,6 +279,7 @@ class RunBooks:
             tensor_parallel_size=config.tensor_parallel_size,
             worker_seconds=self.fleet.prefill_worker_seconds,
             decode_has_tier=self.engine.native_host_offload is not None,
+            comes_second=handoff_order(config.backend) == "destination_first",
         )
 
     def _run_facts(self, wall_time_ms: float, *, cut: bool, interrupted: bool) -> RunFacts:

@@ -30,6 +30,7 @@ class SglangDraft(Draft):
         self.num_blocks = max(2, int(self.max_blocks_a_request * rng.choice((1, 1.2, 1.5, 2, 3, 6, 20))) + 1)
         self.spare_impossible = True
         self.clip = 4096
+        self.may_leave_page_size_out = True
 
     def engine(self) -> dict[str, Any]:
         rng = self.rng
@@ -37,7 +38,7 @@ class SglangDraft(Draft):
         for key in ("preemption_mode", "enable_chunked_prefill", "max_num_batched_tokens"):
             engine.pop(key, None)
         engine["backend"] = "sglang"
-        if self.block_size == 1 and rng.random() < 0.5:
+        if self.block_size == 1 and self.may_leave_page_size_out and rng.random() < 0.5:
             del engine["block_size"]
         if rng.random() < 0.3:
             engine["prefill_decode_interval"] = rng.choice((1, 1, 2, 3, 5))
@@ -109,6 +110,7 @@ def make_sglang_case(seed: int) -> Case:
 def make_sglang_pools_case(seed: int) -> Case:
     """The same with prefill and decode workers."""
     draft = SglangDraft(seed)
+    draft.may_leave_page_size_out = False
     pools: dict[str, Any] = {}
     blocks = []
     for role in ("prefill", "decode"):
