@@ -283,12 +283,15 @@ cdef class PageScheduler(HandoffScheduler):
     cdef int activate(self, int64_t handoff, double now_ms, EventBuffer out) except -1 nogil:
         """The prompt has arrived: its pages can be found from now on, and the request goes before all that wait."""
         cdef int32_t entry = self.handoffs.find(handoff)
+        cdef int64_t active = self.active_blocks()
         cdef int32_t slot
         if entry == NONE or self.handoffs.entries[entry].state != OWN_RESERVED:
             return APPLY_NOOP
         slot = self.handoffs.entries[entry].slot
         self.kv_events.reset()
         self.publish(slot)
+        if self.active_blocks() < active:
+            self.handoffs.generation += 1    # pages that another prompt had brought were given back
         out.extend(self.kv_events, now_ms)
         self._count_waiting(slot, -1)
         self.requests.slots[slot].status = STATUS_MATERIALISED

@@ -359,7 +359,8 @@ cdef class SglangScheduler(PageScheduler):
         return now_ms + self.timing.prefill_ms(self.num_admitted, starts + fresh, starts)
 
     cdef int emit_first_tokens(self) except -1 nogil:
-        """Each complete prompt gives a token. All that go on have pages for theirs, or none of them has its token yet."""
+        """Each complete prompt gives a token; who wants none is complete first. All that go on have pages for theirs, or
+        none of them has its token yet."""
         cdef int64_t pages = 0
         cdef int64_t first = self.num_running
         cdef int64_t i
@@ -370,7 +371,9 @@ cdef class SglangScheduler(PageScheduler):
         for i in range(first, self.num_running):
             slot = self.running[i]
             request = &self.requests.slots[slot]
-            if self.remaining(slot) > 1:
+            if self.remaining(slot) == 0:
+                self.note_end(slot)
+            elif self.remaining(slot) > 1:
                 pages += max(self.pages_of(request.n_in + request.gen + 1) - request.table_length, 0)
         self.evict_for(pages)
         if not self.tree.take(pages):
@@ -378,13 +381,11 @@ cdef class SglangScheduler(PageScheduler):
         for i in range(first, self.num_running):
             slot = self.running[i]
             request = &self.requests.slots[slot]
-            if self.remaining(slot) == 0:
-                self.note_end(slot)
-            elif self.remaining(slot) == 1:
+            if self.remaining(slot) == 1:
                 request.gen += 1             # it needs no page: nobody will look for this token
                 self.emit(slot, request.gen - 1, self.pass_end_ms, 0)
                 self.note_end(slot)
-            elif pages != NONE:
+            elif self.remaining(slot) > 1 and pages != NONE:
                 request.gen += 1
                 self.emit(slot, request.gen - 1, self.pass_end_ms, 0)
                 self.grow(slot)

@@ -342,10 +342,11 @@ class SglangRank:
             raw = self.config.timing.prefill(count, starts + new, starts)
             self.result.end_ms += scaled_ms(max(0.0, raw), self.config.speedup_ratio)
         going_on = []
-        for request in [r for r, _, end in admitted if end == r.length]:
-            if request.remaining == 0:
-                self._complete(request)
-            elif request.remaining == 1:
+        whole = [r for r, _, end in admitted if end == r.length]
+        for request in [r for r in whole if r.remaining == 0]:
+            self._complete(request)
+        for request in [r for r in whole if r.remaining > 0]:
+            if request.remaining == 1:
                 self._token(request)
                 self._complete(request)
             else:
