@@ -248,10 +248,6 @@ cdef class PageScheduler(HandoffScheduler):
     cdef bint holds_any(self) noexcept nogil:
         return self.num_aside > 0 or HandoffScheduler.holds_any(self)
 
-    cdef void stall_if_waiting(self) noexcept nogil:
-        """A pass had no effect: sources that are held give pages back some day. Destinations bring none."""
-        self.stalled = self.stalled or self.handoffs.num_held > 0
-
     cdef int end_source(self, int64_t handoff, bint cancel, double now_ms, EventBuffer out) except -1 nogil:
         """A held source is complete: its pages stay in the tree."""
         cdef int32_t entry = self.handoffs.find(handoff)

@@ -112,6 +112,10 @@ def judge(case: Case, runner: Runner, wheel: Wheel, with_passes: bool = False) -
         except Exception as error:  # a crash of the subject is a difference, to be shrunk like any other
             return Verdict(Kind.COMPARED, [f"raised {type(error).__name__}: {error}"])
         failed = any(_is_stuck(record) for record in ours.records)
+        if _backend(case) == "sglang" and (theirs is None or message):
+            # Only where handoffs are under way does a rank that stands still wait for what they bring, docs/deviations.md.
+            text = f"the wheel gives up or never ends, and this run did: {message}"
+            return Verdict(Kind.STUCK if message else Kind.ENDLESS, [] if "prefill" in case.config else [text])
         if theirs is None:
             # Without multi-token prediction every case ends: the wheel was only too slow.
             endless = "aic_nextn" in str(case.config) and not failed
