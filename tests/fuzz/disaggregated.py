@@ -51,6 +51,8 @@ def with_transfers(draft: Draft, pools: dict[str, dict[str, Any]], name: str) ->
     rows = draft.rows()
     _drop_sessions_that_may_fail(rows, pools)
     args = _args(draft, pools)
+    if source.get("backend") == "sglang" and _may_fail(rows, pools):
+        args.pop("replay_concurrency", None)  # for the same reason as sessions
     if "replay_concurrency" in args:
         for row in rows:
             if "timestamp" in row and row["timestamp"] < 0:
@@ -81,17 +83,22 @@ def _drop_sessions_that_may_fail(rows: list[dict[str, Any]], pools: dict[str, di
     A prefill worker that rejects one does so in a pass of no length, and in which round of an instant the next turn
     comes in then is not specified.
     """
-    engines = [pool["engine"] for pool in pools.values()]
-    longest = min(
-        min(engine.get("max_model_len", 10**9) - 1, engine["num_gpu_blocks"] * engine["block_size"])
-        for engine in engines
-    )
-    if any(row.get("input_length", 10**9) > longest for row in rows):
+    if _may_fail(rows, pools):
         latest = 0.0
         for row in rows:
             row.pop("session_id", None)
             row.pop("delay", None)
             latest = row.setdefault("timestamp", latest)
+
+
+def _may_fail(rows: list[dict[str, Any]], pools: dict[str, dict[str, Any]]) -> bool:
+    """Whether a worker of either kind may refuse a prompt."""
+    engines = [pool["engine"] for pool in pools.values()]
+    longest = min(
+        min(engine.get("max_model_len", 10**9) - 1, engine["num_gpu_blocks"] * engine["block_size"])
+        for engine in engines
+    )
+    return any(row.get("input_length", 10**9) > longest for row in rows)
 
 
 def _args(draft: Draft, pools: dict[str, dict[str, Any]]) -> dict[str, Any]:
