@@ -22,7 +22,7 @@ from .radix_tree cimport ROOT, PageKeys
 from .request_table cimport Request
 from .scheduler cimport Moments, mr_u128, mr_variance
 from .timing cimport TimingModel
-from .types cimport NONE, STATUS_PREEMPTED, STATUS_RUNNING, limit_of
+from .types cimport NONE, STATUS_PREEMPTED, STATUS_RUNNING, STATUS_WAITING, limit_of
 
 cdef enum:
     SORT_MAX = 128               # waiting requests beyond which the queue stays as it is
@@ -454,7 +454,8 @@ cdef class SglangScheduler(PageScheduler):
         self.release(slot)
         self.num_running -= 1
         memmove(&self.running[at], &self.running[at + 1], (self.num_running - at) * sizeof(int32_t))
-        request.status = STATUS_PREEMPTED
+        # One that ran without a token yet counts as new among those that wait.
+        request.status = STATUS_PREEMPTED if request.gen > 0 else STATUS_WAITING
         request.num_preemptions += 1
         self.handoffs.generation += 1
         self.push_waiting(slot, False)

@@ -1,8 +1,8 @@
 """Random replays of the SGLang-flavoured engine from a seed; the same seed always gives the same case.
 
-Aims at its corners: pages of one token, pools so tight that requests are retracted, budgets that end in the middle of a
-prompt, queues in the order of cached prefixes, intervals, drafts that are all or none accepted. A pool always holds what
-one request may grow to: one that cannot is a run that the wheel never ends.
+Aims at its corners: pages of one token, pools so tight that requests are retracted, budgets that end in the middle of
+a prompt, queues in the order of cached prefixes, intervals, drafts that are all or none accepted. A pool always holds
+what one request may grow to: one that cannot is a run that the wheel never ends.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class SglangDraft(Draft):
         if rng.random() < 0.8:
             sglang["clip_max_new_tokens"] = self.clip = rng.choice((0, 1, 4, self.block_size, 10, longest))
         if rng.random() < 0.5:
-            sglang["schedule_conservativeness"] = rng.choice((0.0, 0.1, 0.3, 0.5, 1.0, 1.7, 3.0, round(rng.random(), 3)))
+            choices = (0.0, 0.1, 0.3, 0.5, 1.0, 1.7, 3.0, round(rng.random(), 3))
+            sglang["schedule_conservativeness"] = rng.choice(choices)
         return sglang
 
     def _fit(self, n_in: int, n_out: int) -> tuple[int, int]:

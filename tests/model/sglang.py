@@ -378,7 +378,7 @@ class SglangRank:
         while tree.num_free + tree.num_evictable < self._growth() and len(self.running) > 1:
             victim = min(self.running, key=lambda r: r.generated)
             self.running.remove(victim)
-            victim.status = Status.PREEMPTED
+            victim.status = Status.PREEMPTED if victim.generated else Status.WAITING
             self._release(victim)
             self.retracted.append(victim)
         result.preemptions = list(self.retracted)

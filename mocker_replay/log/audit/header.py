@@ -73,6 +73,13 @@ class Setup:
     transfer: Transfer = NO_TRANSFER
     tier: Tier | None = None  # host memory of all workers, of decode workers where there are roles
     prefill_tier: Tier | None = None
+    backend: str = "vllm"
+
+    @property
+    def is_sglang(self) -> bool:
+        """Passes compute prompts or decode, a prompt that is cut waits, lost output is computed again like a prompt; and
+        a handoff begins at its destination."""
+        return self.backend == "sglang"
 
     @property
     def has_tier(self) -> bool:
@@ -128,6 +135,7 @@ def read_setup(header: Mapping[str, Any], name: str) -> Setup:
         policy=find.text_or("fcfs", "options", "policy"),
         num_plays=find.count_or_none("trace", "plays"),
         agentic_lanes=find.count_or_none("options", "agentic_lanes"),
+        backend=find.text_or("vllm", "config", "engine", "backend"),
     )
 
 
