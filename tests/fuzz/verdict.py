@@ -104,8 +104,8 @@ def judge(case: Case, runner: Runner, wheel: Wheel, with_passes: bool = False) -
                 return Verdict(Kind.ENDLESS)
             return Verdict(Kind.COMPARED, [f"raised {type(error).__name__}: {error}"])
         except (InvariantError, Standstill) as error:
-            # Where requests of two pools stand in each other's way neither can be failed by itself: both give up. So does
-            # a rank that fails nobody.
+            # Where requests of two pools stand in each other's way neither can be failed by itself: both give up. So
+            # does a rank that fails nobody.
             if ("prefill" in case.config or _backend(case) == "sglang") and (theirs is None or STUCK in message):
                 return Verdict(Kind.ENDLESS if theirs is None else Kind.STUCK)
             return Verdict(Kind.COMPARED, [f"raised {type(error).__name__}: {error}"])
@@ -113,7 +113,7 @@ def judge(case: Case, runner: Runner, wheel: Wheel, with_passes: bool = False) -
             return Verdict(Kind.COMPARED, [f"raised {type(error).__name__}: {error}"])
         failed = any(_is_stuck(record) for record in ours.records)
         if _backend(case) == "sglang" and (theirs is None or message):
-            # Only where handoffs are under way does a rank that stands still wait for what they bring, docs/deviations.md.
+            # Only where handoffs are under way does a rank that stands still wait for them, docs/deviations.md.
             text = f"the wheel gives up or never ends, and this run did: {message}"
             return Verdict(Kind.STUCK if message else Kind.ENDLESS, [] if "prefill" in case.config else [text])
         if theirs is None:

@@ -1,7 +1,7 @@
 """Pages and radix tree of the SGLang flavour, page by page: what an edge holds is a list of what its pages hold.
 
-Decides: what a sequence finds, where edges split, which page is evicted next. Every question is answered by looking at all
-nodes. Source: SGLang engine specification, section 3.
+Decides: what a sequence finds, where edges split, which page is evicted next. Every question is answered by looking at
+all nodes. Source: SGLang engine specification, section 3.
 """
 
 from __future__ import annotations

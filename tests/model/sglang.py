@@ -1,6 +1,7 @@
 """One rank of the SGLang flavour: admission by budgets, chunks, decode with retraction, pass by pass and page by page.
 
-A pass is computed whole when it starts; `execute` says what it did. Source: SGLang engine specification, sections 2 to 9.
+A pass is computed whole when it starts; `execute` says what it did.
+Source: SGLang engine specification, sections 2 to 9.
 """
 
 from __future__ import annotations
@@ -416,4 +417,3 @@ class SglangRank:
     def _complete(self, request: SglangRequest) -> None:
         self.running.remove(request)
         self.result.completed.append(request)
-

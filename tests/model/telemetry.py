@@ -143,9 +143,7 @@ class Telemetry:
                     for worker in workers
                     for rank, gauges in enumerate(worker.published)
                 ],
-                "decode_interval_metrics": _interval_metrics(
-                    preemptions, interval.hit_tokens, interval.total_tokens
-                ),
+                "decode_interval_metrics": _interval_metrics(preemptions, interval.hit_tokens, interval.total_tokens),
                 "active_decode_ids": [worker.index for worker in workers],
                 **NO_PREFILL_ROLE,
             }

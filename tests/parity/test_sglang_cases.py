@@ -28,8 +28,10 @@ def differences(case: Case, runner: str, folder: Path) -> list[str]:
     if "summary" in case.expect:
         found += compare.compare_summary(case.expect["summary"], outcome.summary)
     if "telemetry" in case.expect:
-        rows = [_row(sample, case.expect["telemetry_columns"]) for sample in outcome.telemetry["samples"]]  # type: ignore[index]
-        found += [] if rows == case.expect["telemetry"] else [f"telemetry: expected {case.expect['telemetry']}, got {rows}"]
+        assert outcome.telemetry is not None
+        rows = [_row(sample, case.expect["telemetry_columns"]) for sample in outcome.telemetry["samples"]]
+        if rows != case.expect["telemetry"]:
+            found.append(f"telemetry: expected {case.expect['telemetry']}, got {rows}")
     return found
 
 

@@ -77,8 +77,8 @@ class Setup:
 
     @property
     def is_sglang(self) -> bool:
-        """Passes compute prompts or decode, a prompt that is cut waits, lost output is computed again like a prompt; and
-        a handoff begins at its destination."""
+        """A pass computes prompts or decodes, a prompt that is cut waits, lost output is computed again like a prompt,
+        and a handoff begins at its destination."""
         return self.backend == "sglang"
 
     @property
