@@ -64,5 +64,6 @@ cdef class SglangScheduler(PageScheduler):
     cdef int emit_bursts(self, int64_t growth) except -1 nogil
     cdef int note_end(self, int32_t slot) except -1 nogil
     cdef int close_requests(self) except -1 nogil
+    cdef int pair_ends(self, Py_ssize_t num_emissions) except -1 nogil
     cdef void measure_prefill(self) noexcept nogil
     cdef void measure_decode(self) noexcept nogil

@@ -11,11 +11,11 @@ first. Source: SGLang engine specification, sections 4 to 6 and 9.
 cimport cython
 from libc.stdint cimport INT64_MAX
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memmove
+from libc.string cimport memcpy, memmove
 
 from .drafts cimport drafts_accepted, drafts_begin
 from .event_buffer cimport (
-    EV_ADMISSION, EV_PREEMPTION, EV_RANK_START, REASON_PROMPT_OVER_MODEL_LEN, TERM_COMPLETED, TERM_REJECTED, WANT_FPM,
+    EV_ADMISSION, EV_PREEMPTION, EV_RANK_START, EV_TERMINAL, REASON_PROMPT_OVER_MODEL_LEN, TERM_COMPLETED, TERM_REJECTED, WANT_FPM,
     WANT_KV, WANT_PREFILL, Event,
 )
 from .radix_tree cimport ROOT, PageKeys
@@ -474,7 +474,7 @@ cdef class SglangScheduler(PageScheduler):
 
     cdef int emit_bursts(self, int64_t growth) except -1 nogil:
         """Everybody's accepted tokens; pages that were not needed go back."""
-        cdef int64_t i, n, accepted, before
+        cdef int64_t i, _n, accepted, before
         cdef int32_t slot
         cdef Request* request
         for i in range(self.num_running):
@@ -483,7 +483,7 @@ cdef class SglangScheduler(PageScheduler):
             before = request.gen
             growth += request.table_length
             accepted = drafts_accepted(&self.drafts)
-            for n in range(min(accepted, self.remaining(slot))):
+            for _n in range(min(accepted, self.remaining(slot))):
                 request.gen += 1
                 self.grow(slot)
                 if self.remaining(slot) > 0:
@@ -513,6 +513,7 @@ cdef class SglangScheduler(PageScheduler):
 
     cdef int close_requests(self) except -1 nogil:
         """End the complete ones, then those that were refused."""
+        cdef Py_ssize_t num_emissions = self.end_events.count
         cdef int64_t i
         cdef int64_t kept = 0
         for i in range(self.num_running):
@@ -523,11 +524,44 @@ cdef class SglangScheduler(PageScheduler):
         for i in range(self.num_ended):
             self.end_request(self.ended[i], TERM_COMPLETED, self.completion_reason(&self.requests.slots[self.ended[i]]), -1, -1)
         self.num_ended = 0
+        if self.end_events.count > num_emissions > 0:
+            self.pair_ends(num_emissions)
         for i in range(self.num_rejected):
             self.end_request(self.rejected[2 * i], TERM_REJECTED, self.rejected[2 * i + 1],
                              self.needed_for(self.rejected[2 * i], self.rejected[2 * i + 1]),
                              self.available_for(self.rejected[2 * i + 1]))
         self.num_rejected = 0
+        return 0
+
+    cdef int pair_ends(self, Py_ssize_t num_emissions) except -1 nogil:
+        """Put each end behind the last token of its request, those without a token in this pass before all: so the
+        records of other flavours stand. Emissions and ends are in the same order."""
+        cdef Event* records = self.end_events.records
+        cdef Py_ssize_t count = self.end_events.count
+        cdef Py_ssize_t kept = 0
+        cdef Py_ssize_t end = num_emissions
+        cdef Py_ssize_t i
+        cdef Event* sorted_records = <Event*>malloc(count * sizeof(Event))
+        if sorted_records is NULL:
+            with gil:
+                raise MemoryError("ends of a pass")
+        for i in range(num_emissions, count):
+            if records[i].kind != EV_TERMINAL or records[i].e == 0:
+                sorted_records[kept] = records[i]
+                kept += 1
+        for i in range(num_emissions):
+            sorted_records[kept] = records[i]
+            kept += 1
+            if i + 1 < num_emissions and records[i + 1].request == records[i].request:
+                continue
+            while end < count and (records[end].kind != EV_TERMINAL or records[end].e == 0):
+                end += 1
+            if end < count and records[end].request == records[i].request:
+                sorted_records[kept] = records[end]
+                kept += 1
+                end += 1
+        memcpy(records, sorted_records, count * sizeof(Event))
+        free(sorted_records)
         return 0
 
     cdef void measure_prefill(self) noexcept nogil:

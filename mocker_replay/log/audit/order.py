@@ -27,7 +27,6 @@ _MEMBERS: Final = {
 }
 _MEMBERS_OF_ANY: Final = _STARTS | _OF_END | {LogEvent.CANCELLATION}
 _PHASES: Final = {LogEvent.KV_REMOVED.value: 0, LogEvent.KV_STORED.value: 0, LogEvent.REJECTION.value: 3}
-_SHOWN: Final = (LogEvent.FIRST_TOKEN, LogEvent.TOKENS, LogEvent.FINISH)  # SGLang: all tokens, then all ends
 _FIRST_MS: Final = 0.0
 _OF_HOST: Final = frozenset(HOST_EVENTS.values())
 
@@ -123,7 +122,7 @@ class Order:
             if request is None:
                 return
             rank = request.rank
-        phase = 1 if self._setup.is_sglang and event["event"] in _SHOWN else _phase(event)
+        phase = _phase(event)
         if rank < self._rank:
             self._findings.add("grouping", "lines of a pass come rank by rank: rank", rank, self._rank)
         elif rank == self._rank and phase < self._phase:
