@@ -11,6 +11,11 @@ cdef struct Admitted:
     int64_t end                  # and after this pass
 
 
+cdef struct Ended:
+    int32_t slot
+    Py_ssize_t place             # records of emissions so far: its end stands behind them
+
+
 cdef struct Match:               # of a waiting request, for the order of the queue
     int32_t slot
     bint is_twin                 # one before it in the queue begins alike, and neither finds much
@@ -41,7 +46,7 @@ cdef class SglangScheduler(PageScheduler):
     cdef Admitted* admitted              # (num_admitted,) in order, owned
     cdef int64_t num_admitted
     cdef int64_t admitted_capacity
-    cdef int32_t* ended                  # (num_ended,) slots that are complete, in order, owned
+    cdef Ended* ended                    # (num_ended,) requests that are complete, in order, owned
     cdef int64_t num_ended
     cdef int64_t ended_capacity
     cdef Match* matches                  # (num_waiting,) scratch, owned; NULL unless the queue is ordered

@@ -15,7 +15,7 @@ from libc.string cimport memcpy, memmove
 
 from .drafts cimport drafts_accepted, drafts_begin
 from .event_buffer cimport (
-    EV_ADMISSION, EV_PREEMPTION, EV_RANK_START, EV_TERMINAL, REASON_PROMPT_OVER_MODEL_LEN, TERM_COMPLETED, TERM_REJECTED, WANT_FPM,
+    EV_ADMISSION, EV_PREEMPTION, EV_RANK_START, REASON_PROMPT_OVER_MODEL_LEN, TERM_COMPLETED, TERM_REJECTED, WANT_FPM,
     WANT_KV, WANT_PREFILL, Event,
 )
 from .radix_tree cimport ROOT, PageKeys
@@ -499,14 +499,14 @@ cdef class SglangScheduler(PageScheduler):
 
     cdef int note_end(self, int32_t slot) except -1 nogil:
         """A request is complete; it ends when all that is to be found of this pass can be found."""
-        cdef int32_t* grown
+        cdef Ended* grown
         if self.num_ended == self.ended_capacity:
-            grown = <int32_t*>realloc(self.ended, (self.ended_capacity * 2 + 16) * sizeof(int32_t))
+            grown = <Ended*>realloc(self.ended, (self.ended_capacity * 2 + 16) * sizeof(Ended))
             if grown is NULL:
                 with gil:
                     raise MemoryError("complete requests")
             self.ended, self.ended_capacity = grown, self.ended_capacity * 2 + 16
-        self.ended[self.num_ended] = slot
+        self.ended[self.num_ended].slot, self.ended[self.num_ended].place = slot, self.end_events.count
         self.num_ended += 1
         self.requests.slots[slot].work_terminal = True
         return 0
@@ -514,6 +514,7 @@ cdef class SglangScheduler(PageScheduler):
     cdef int close_requests(self) except -1 nogil:
         """End the complete ones, then those that were refused."""
         cdef Py_ssize_t num_emissions = self.end_events.count
+        cdef int32_t slot
         cdef int64_t i
         cdef int64_t kept = 0
         for i in range(self.num_running):
@@ -522,10 +523,11 @@ cdef class SglangScheduler(PageScheduler):
                 kept += 1
         self.num_running = kept
         for i in range(self.num_ended):
-            self.end_request(self.ended[i], TERM_COMPLETED, self.completion_reason(&self.requests.slots[self.ended[i]]), -1, -1)
-        self.num_ended = 0
-        if self.end_events.count > num_emissions > 0:
+            slot = self.ended[i].slot
+            self.end_request(slot, TERM_COMPLETED, self.completion_reason(&self.requests.slots[slot]), -1, -1)
+        if self.num_ended > 0 and num_emissions > 0:
             self.pair_ends(num_emissions)
+        self.num_ended = 0
         for i in range(self.num_rejected):
             self.end_request(self.rejected[2 * i], TERM_REJECTED, self.rejected[2 * i + 1],
                              self.needed_for(self.rejected[2 * i], self.rejected[2 * i + 1]),
@@ -534,34 +536,26 @@ cdef class SglangScheduler(PageScheduler):
         return 0
 
     cdef int pair_ends(self, Py_ssize_t num_emissions) except -1 nogil:
-        """Put each end behind the last token of its request, those without a token in this pass before all: so the
-        records of other flavours stand. Emissions and ends are in the same order."""
+        """Put each end directly behind what its request emitted: there the records of other flavours stand."""
         cdef Event* records = self.end_events.records
         cdef Py_ssize_t count = self.end_events.count
-        cdef Py_ssize_t kept = 0
         cdef Py_ssize_t end = num_emissions
+        cdef Py_ssize_t kept = 0
         cdef Py_ssize_t i
-        cdef Event* sorted_records = <Event*>malloc(count * sizeof(Event))
-        if sorted_records is NULL:
+        cdef Event* in_order = <Event*>malloc(count * sizeof(Event))
+        if in_order is NULL:
             with gil:
                 raise MemoryError("ends of a pass")
-        for i in range(num_emissions, count):
-            if records[i].kind != EV_TERMINAL or records[i].e == 0:
-                sorted_records[kept] = records[i]
-                kept += 1
-        for i in range(num_emissions):
-            sorted_records[kept] = records[i]
-            kept += 1
-            if i + 1 < num_emissions and records[i + 1].request == records[i].request:
-                continue
-            while end < count and (records[end].kind != EV_TERMINAL or records[end].e == 0):
-                end += 1
-            if end < count and records[end].request == records[i].request:
-                sorted_records[kept] = records[end]
+        for i in range(num_emissions + 1):
+            while end < count and self.ended[end - num_emissions].place <= i:
+                in_order[kept] = records[end]
                 kept += 1
                 end += 1
-        memcpy(records, sorted_records, count * sizeof(Event))
-        free(sorted_records)
+            if i < num_emissions:
+                in_order[kept] = records[i]
+                kept += 1
+        memcpy(records, in_order, count * sizeof(Event))
+        free(in_order)
         return 0
 
     cdef void measure_prefill(self) noexcept nogil:

@@ -255,7 +255,7 @@ class SglangRank:
         if prefilled and self.settings.prefill_decode_interval > 0:
             self.interval = self.settings.prefill_decode_interval
         else:
-            self.interval = max(0, self.interval - 1)
+            self.interval = max(0, self.interval - 1) if worked else 0
 
     def _reject(self) -> None:
         limit = self.config.max_model_len
