@@ -72,6 +72,7 @@ def test_logs_are_sound(seed: int, level: str, pools: bool) -> None:
         folder = Path(name)
         config = case.config_with_files(folder)
         configs = {f"{role}_config": config[role] for role in ("prefill", "decode") if role in config}
+        run = config if not configs else None
         outputs = {"events": folder / "events.jsonl", "event_level": level, "summary": folder / "summary.json"}
         try:
             replay(
