@@ -75,5 +75,5 @@ def test_cases_of_sglang_reach_what_they_are_meant_to_reach(tmp_path: Path) -> N
             continue
         seen["retraction"] += any(record["readmission_count"] for record in outcome.records)
         seen["reuse"] += any(record["reused_input_tokens"] for record in outcome.records)
-    for what, least in {"one_token_pages": 15, "lpm": 15, "retraction": 15, "reuse": 40}.items():
+    for what, least in {"one_token_pages": 15, "lpm": 15, "retraction": 8, "reuse": 40}.items():
         assert seen[what] >= least, f"{what}: {seen[what]} of 120 cases"

@@ -75,9 +75,7 @@ def test_logs_are_sound(seed: int, level: str, pools: bool) -> None:
         run = config if not configs else None
         outputs = {"events": folder / "events.jsonl", "event_level": level, "summary": folder / "summary.json"}
         try:
-            replay(
-                case.write_trace(folder), None if configs else config, ReplayOptions(**case.args), **configs, **outputs
-            )
+            replay(case.write_trace(folder), run, ReplayOptions(**case.args), **configs, **outputs)
         except InvariantError:
             return
         report = audit(folder / "events.jsonl", json.loads((folder / "summary.json").read_text()))
