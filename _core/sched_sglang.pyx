@@ -111,6 +111,9 @@ cdef class SglangScheduler(PageScheduler):
         self.pass_end_ms = now_ms
         self.enter_activated()
         entered -= self.num_aside
+        if self.interval > 0 and now_ms > self.previous_end_ms:
+            # Nobody was there for a while, in which the passes without admission went by.
+            self.interval, self.ratio = 0, self.ratio_init
         self.deferred = self.idle_deferred = self.interval > 0
         i = 0
         while self.idle_deferred and i < self.num_running:

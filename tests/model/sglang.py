@@ -76,6 +76,7 @@ class SglangRank:
         self.interval = 0
         self.stuck = False
         self.idle_deferred = False
+        self.last_end_ms = 0.0  # of a pass of the group
         self.returned_loads = 0
         self.hit_tokens = 0  # of the last pass
         self.prefilled = self.worked = False  # in the pass of the group that is being computed
@@ -102,7 +103,8 @@ class SglangRank:
 
     def process_internal(self, at_ms: float) -> None: ...
 
-    def pass_ended(self, end_ms: float, idle: bool) -> None: ...
+    def pass_ended(self, end_ms: float, idle: bool) -> None:
+        self.last_end_ms = end_ms
 
     def visible(self) -> set[int]:
         return set()
@@ -215,6 +217,8 @@ class SglangRank:
         self.hit_tokens = 0
         self.retracted: list[SglangRequest] = []
         self.estimate = 0.0
+        if self.interval > 0 and start_ms > self.last_end_ms:
+            self.interval, self.ratio = 0, self.ratio_init  # it went by while nobody was there
         self.deferred = self.interval > 0
         self.result.deferred = self.deferred
         had_output_left = any(r.remaining > 0 for r in self.running)
