@@ -18,6 +18,10 @@ cdef struct Interval:
     int64_t decode_forwards   # (request, decode pass) pairs; the pass of a first token is no decode pass
     int64_t preemptions       # published by a gauges record
     int64_t prefill_preemptions   # of them on prefill workers
+    int64_t hit_tokens        # found by admissions of passes that ended; this and the next three with counts_lookups
+    int64_t prefill_hit_tokens    # of them on prefill workers
+    int64_t looked_up_tokens  # found, and computed by passes of prompts that ended
+    int64_t prefill_looked_up_tokens
     double ttft_sum_ms
     double mean_gap_sum_ms
 
@@ -37,6 +41,7 @@ cdef class Collector:
     cdef readonly int32_t num_workers
     cdef readonly int32_t dp_size
     cdef readonly int32_t num_prefill_workers   # the first of all; 0 = workers have no roles
+    cdef readonly bint counts_lookups       # for telemetry, in the place of preemptions
     cdef readonly Py_ssize_t num_rows       # largest request ordinal seen + 1
     cdef Py_ssize_t _row_capacity
     cdef Py_ssize_t _num_open               # rows whose columns are filled, whether they have arrived or not
@@ -82,8 +87,8 @@ cdef class Collector:
     cdef int8_t* _readmission_decode            # 1 = it happened on a decode worker
 
     cdef dict _refusals                     # row -> (needed, available) of a rejection or failure
-    cdef int64_t* _gauges                   # (num_workers * dp_size, 5), owned: active, inactive blocks, running,
-                                            # waiting, preemptions not published yet
+    cdef int64_t* _gauges                   # (num_workers * dp_size, 6), owned: active, inactive blocks, running,
+                                            # waiting, preemptions not published yet, tokens found by the pass in flight
     cdef GapPool _gap_pool
     cdef Py_ssize_t _num_readmissions
     cdef Py_ssize_t _readmission_capacity
@@ -98,6 +103,8 @@ cdef class Collector:
     cdef int32_t _rank_of(self, const Event* event) except -1 nogil
     cdef int _arrive(self, const Event* event) except -1 nogil
     cdef int _admit(self, const Event* event) except -1 nogil
+    cdef int _submit_prefill(self, const Event* event) except -1 nogil
+    cdef int _count_lookups(self, const Event* event, int32_t rank) except -1 nogil
     cdef int _publish_gauges(self, const Event* event) except -1 nogil
     cdef int _begin_output(self, const Event* event) except -1 nogil
     cdef int _end_quiet_run(self, const Event* event, const double* ends_ms) except -1 nogil

@@ -6,10 +6,13 @@ between tokens are kept by gap_pool; formulas over the columns live in mocker_re
 cimport cython
 from libc.math cimport NAN
 from libc.stdlib cimport calloc, free
+from libc.string cimport memset
 
 from .event_buffer cimport (
+    CMD_SUBMIT_PREFILL,
     EV_ADMISSION,
     EV_ARRIVAL,
+    EV_COMMAND,
     EV_CUT,
     EV_DECISION,
     EV_FIRST_TOKEN,
@@ -42,7 +45,7 @@ cdef enum:
     NOT_TERMINAL = -2
     NUM_GAUGES = 4
     ROWS_OPENED = 4096
-    RANK_WORDS = 5   # gauges, then preemptions not published yet
+    RANK_WORDS = 6   # gauges, preemptions not published yet, tokens found by the pass in flight
 
 # name -> (dtype, fill)
 COLUMN_TYPES = {
@@ -92,12 +95,13 @@ _STAGE_READMISSION_TYPES = {"readmission_decode": "i1"}
 
 @cython.final
 cdef class Collector:
-    def __cinit__(self, int32_t num_workers, int32_t dp_size, int32_t num_prefill_workers=0):
+    def __cinit__(self, int32_t num_workers, int32_t dp_size, int32_t num_prefill_workers=0, bint counts_lookups=False):
         if num_workers < 1 or dp_size < 1:
             raise ValueError(f"a collector needs workers and ranks, got {num_workers} and {dp_size}")
         self.num_workers = num_workers
         self.dp_size = dp_size
         self.num_prefill_workers = num_prefill_workers
+        self.counts_lookups = counts_lookups
         self._column_types = COLUMN_TYPES | (STAGE_COLUMN_TYPES if num_prefill_workers else {})
         self._readmission_types = _READMISSION_TYPES | (_STAGE_READMISSION_TYPES if num_prefill_workers else {})
         self._gauges = <int64_t*>calloc(num_workers * dp_size * RANK_WORDS, sizeof(int64_t))
@@ -167,6 +171,8 @@ cdef class Collector:
                 self._host_blocks[event.a] += event.c
             elif event.kind == EV_HANDOFF:
                 self._hand_off(event)
+            elif event.kind == EV_COMMAND and event.a == CMD_SUBMIT_PREFILL:
+                self._submit_prefill(event)
         return 0
 
     cdef Py_ssize_t _row_of(self, const Event* event) except -1 nogil:
@@ -212,6 +218,7 @@ cdef class Collector:
     cdef int _admit(self, const Event* event) except -1 nogil:
         cdef Py_ssize_t row = self._row_of(event)
         cdef bint decode = self.num_prefill_workers > 0 and event.worker >= self.num_prefill_workers
+        self._gauges[self._rank_of(event) * RANK_WORDS + NUM_GAUGES + 1] += event.a
         if self._num_admissions[row] == 0:
             self._first_admit_ms[row] = event.t_ms
             self._reused_tokens_first[row] = <int32_t>event.a
@@ -256,6 +263,14 @@ cdef class Collector:
             self._source_released_ms[row] = event.t_ms
         return 0
 
+    cdef int _submit_prefill(self, const Event* event) except -1 nogil:
+        """A prompt goes to a prefill worker; where the destination goes first, its request has arrived there."""
+        cdef Py_ssize_t row = event.request
+        if row < 0 or row >= self.num_rows or self._status[row] == NOT_ARRIVED:
+            _fail(event, "its request has not arrived")
+        self._worker[row], self._rank[row] = event.worker, event.rank
+        return 0
+
     cdef int32_t _rank_of_row(self, Py_ssize_t row) noexcept nogil:
         """Scheduler number of the rank whose tokens a request gets."""
         if self.num_prefill_workers > 0 and self._decode_worker[row] >= 0:
@@ -266,9 +281,10 @@ cdef class Collector:
         """The scheduler's published state; a preemption counts for telemetry from here on, not before."""
         cdef int64_t* gauges = &self._gauges[self._rank_of(event) * RANK_WORDS]
         gauges[0], gauges[1], gauges[2], gauges[3] = event.a, event.b, event.c, event.d
-        self._interval.preemptions += gauges[NUM_GAUGES]
-        if event.worker < self.num_prefill_workers:
-            self._interval.prefill_preemptions += gauges[NUM_GAUGES]
+        if not self.counts_lookups:
+            self._interval.preemptions += gauges[NUM_GAUGES]
+            if event.worker < self.num_prefill_workers:
+                self._interval.prefill_preemptions += gauges[NUM_GAUGES]
         gauges[NUM_GAUGES] = 0
         return 0
 
@@ -284,6 +300,8 @@ cdef class Collector:
         self._totals.decode_tokens += event.f
         self._interval.decode_forwards += event.e
         self._interval.decode_tokens += event.f
+        if self.counts_lookups:
+            self._count_lookups(event, self._rank_of(event))
         # Beyond one token per emitting request there are only burst tokens, at no distance from their predecessors.
         return self._gap_pool.count_pass(self._rank_of(event), event.t_ms, event.x, event.b, event.a - event.c)
 
@@ -296,6 +314,16 @@ cdef class Collector:
         self._interval.decode_forwards += event.a * event.d
         self._interval.decode_tokens += event.a * event.d
         return self._gap_pool.count_run(self._rank_of(event), ends_ms, event.d, event.x, event.a)
+    cdef int _count_lookups(self, const Event* event, int32_t rank) except -1 nogil:
+        """A rank's part in a pass has ended: what its admissions found, and what it computed."""
+        cdef int64_t* found = &self._gauges[rank * RANK_WORDS + NUM_GAUGES + 1]
+        self._interval.hit_tokens += found[0]
+        self._interval.looked_up_tokens += found[0] + event.d
+        if event.worker < self.num_prefill_workers:
+            self._interval.prefill_hit_tokens += found[0]
+            self._interval.prefill_looked_up_tokens += found[0] + event.d
+        found[0] = 0
+        return 0
 
     cdef int _end_request(self, const Event* event, const int64_t* words) except -1 nogil:
         cdef Py_ssize_t row = self._row_of(event)
@@ -485,7 +513,7 @@ cdef class Collector:
     def take_interval(self):
         """Counters since the last call (or the start), name -> number; they start again at zero."""
         cdef Interval taken = self._interval
-        self._interval = Interval(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0)
+        memset(&self._interval, 0, sizeof(Interval))
         return taken
 
 

@@ -20,7 +20,7 @@ cdef struct Passage:             # a request from its arrival until it has ended
     int64_t num_hash_ids
     Terms terms
     int32_t request
-    int32_t prefill_worker
+    int32_t prefill_worker       # NONE until the prompt is to be computed
     int32_t prefill_rank
     int32_t decode_worker        # NONE until the destination is asked for
     int32_t decode_rank
@@ -76,6 +76,7 @@ cdef class Disaggregation:
     cdef int pass_over(self, int32_t worker) except -1 nogil
     cdef int refused(self, int64_t request, int32_t kind, double now_ms) except -1 nogil
     cdef int leave(self, PyObject** workers, int64_t request, double now_ms) except -1 nogil
+    cdef int first_rank(self, int32_t* worker, int32_t* rank) noexcept nogil
     cdef int next_rank(self, bint decode, int32_t* worker, int32_t* rank) noexcept nogil
     cdef int _hear(self, Event* event, double now_ms) except -1 nogil
     cdef int _fact(self, int32_t at, HandoffStep* step, int status, double now_ms) except -1 nogil

@@ -16,7 +16,7 @@ from libc.string cimport memcpy
 from .coordinator cimport (
     ACT_ACTIVATE_DESTINATION, ACT_CANCEL_DESTINATION, ACT_CANCEL_SOURCE, ACT_RELEASE_SOURCE,
     ACT_RESERVE_DESTINATION, ACT_START_TRANSFER, ACT_SUBMIT_PREFILL, CAUSE_CANCELLED, CAUSE_FAILED,
-    HANDOFF_CANCELLED, HANDOFF_OK, HANDOFF_SUCCEEDED, OUTCOME_ACCEPTED, OUTCOME_APPLIED, OUTCOME_FAILED, OUTCOME_NOOP,
+    DESTINATION_FIRST, HANDOFF_CANCELLED, HANDOFF_OK, HANDOFF_SUCCEEDED, OUTCOME_ACCEPTED, OUTCOME_APPLIED, OUTCOME_FAILED, OUTCOME_NOOP,
     OUTCOME_SCHEDULED, OUTCOME_SUBMITTED, SOURCE_FIRST, TRANSFER_FULL_PROMPT, HandoffId, HandoffStatus, handoff_give_up, handoff_held,
     handoff_init, handoff_outcome, handoff_reserved, handoff_start, handoff_transferred, raise_handoff,
 )
@@ -227,14 +227,15 @@ cdef class Disaggregation:
         activation = passage.course.ids[<int>ACT_ACTIVATE_DESTINATION]
         if activation >= 0 and passage.course.outcomes[activation] == OUTCOME_APPLIED:
             return self._send(at, CMD_CANCEL)
-        if _ends_unseen(<Machine>workers[passage.prefill_worker], passage.prefill_rank, passage.request):
+        if passage.prefill_worker != NONE and _ends_unseen(
+                <Machine>workers[passage.prefill_worker], passage.prefill_rank, passage.request):
             return 0
         self._end(at, TERM_CANCELLED, REASON_CLIENT, now_ms)
         status = handoff_give_up(&passage.course, passage.course.id, CAUSE_CANCELLED, &step)
         return self._fact(at, &step, status, now_ms)
 
     cdef int start(self, Arrival* arrival, double now_ms, int32_t worker, int32_t rank) except -1 nogil:
-        """A request arrived for a prefill rank; its hash ids now belong to its passage."""
+        """A request arrived for the rank where it begins; its hash ids now belong to its passage."""
         cdef int32_t at = self._new()
         cdef Passage* passage = &self.passages[at]
         cdef HandoffId id
@@ -244,8 +245,11 @@ cdef class Disaggregation:
         passage.hash_ids, passage.num_hash_ids = arrival.hash_ids, arrival.num_hash_ids
         passage.terms.priority, passage.terms.arrival_ms = arrival.priority, now_ms
         passage.terms.deadline_ms = now_ms + arrival.deadline_after_ms
-        passage.prefill_worker, passage.prefill_rank = worker, rank
-        passage.decode_worker = passage.decode_rank = NONE
+        passage.prefill_worker = passage.prefill_rank = passage.decode_worker = passage.decode_rank = NONE
+        if self.order == DESTINATION_FIRST:
+            passage.decode_worker, passage.decode_rank = worker, rank
+        else:
+            passage.prefill_worker, passage.prefill_rank = worker, rank
         passage.fact_ms, passage.ended, passage.number = 0.0, False, self.num_started
         self.num_started += 1
         self.index.add(arrival.request, at, OWN_ACTIVE)
@@ -282,7 +286,7 @@ cdef class Disaggregation:
         return 0
 
     cdef int _send(self, int32_t at, int32_t kind) except -1 nogil:
-        """Put a command in line; the one that asks for the destination chooses who that is."""
+        """Put a command in line; the first one to the end where it did not begin chooses who that is."""
         cdef Passage* passage = &self.passages[at]
         cdef Envelope envelope
         cdef bint to_prefill = kind == CMD_SUBMIT_PREFILL or kind == CMD_RELEASE_SOURCE or kind == CMD_CANCEL_SOURCE
@@ -296,8 +300,10 @@ cdef class Disaggregation:
             envelope.n_in, envelope.n_out = passage.n_in, passage.n_out
             envelope.num_hash_ids = passage.num_hash_ids
             envelope.hash_ids = self._hash_ids_for(passage, kind)
-        if kind == CMD_RESERVE_DESTINATION:
+        if kind == CMD_RESERVE_DESTINATION and passage.decode_worker == NONE:
             self.next_rank(True, &passage.decode_worker, &passage.decode_rank)
+        if kind == CMD_SUBMIT_PREFILL and passage.prefill_worker == NONE:
+            self.next_rank(False, &passage.prefill_worker, &passage.prefill_rank)
         envelope.worker = passage.prefill_worker if to_prefill else passage.decode_worker
         envelope.rank = passage.prefill_rank if to_prefill else passage.decode_rank
         return lane_push(&self.commands, &envelope)
@@ -443,6 +449,10 @@ cdef class Disaggregation:
         return 0
 
     # -- places -----------------------------------------------------------------------------------
+
+    cdef int first_rank(self, int32_t* worker, int32_t* rank) noexcept nogil:
+        """Where the request that arrives begins: at its destination, where that goes first; the turn is used."""
+        return self.next_rank(self.order == DESTINATION_FIRST, worker, rank)
 
     cdef int next_rank(self, bint decode, int32_t* worker, int32_t* rank) noexcept nogil:
         """Round robin over all ranks of a pool; the turn is used."""

@@ -17,6 +17,7 @@ cdef class Engine:
     cdef bint works_behind               # a rank has background work with deadlines of its own
     cdef bint shares_tier                # a rank shares host memory with ranks of other workers
     cdef bint holds_internal             # background work that is due is not looked at
+    cdef bint counts_together            # ranks hear of each other's passes
     cdef readonly bint in_pass
     cdef readonly bint poisoned          # a pass failed half-way; nothing works any more
     cdef readonly int64_t pass_id        # of the pass in flight or the last one; -1 before the first
@@ -39,5 +40,6 @@ cdef class Engine:
     cdef bint ends_unseen(self, int32_t rank, int32_t request) noexcept nogil
     cdef int hand_off(self, Envelope* envelope, double now_ms, EventBuffer out) except -1 nogil
     cdef int settle(self) noexcept nogil
+    cdef void tell_group(self) noexcept nogil
     cdef int publish_gauges(self, int32_t rank, EventBuffer out, double now_ms, int64_t queued, bint telemetry_only) except -1 nogil
     cdef int publish_cuts(self, EventBuffer out, double now_ms) except -1 nogil

@@ -47,6 +47,18 @@ cdef inline void _look_around(Scheduler rank) noexcept nogil:
     rank.looks_around = True
 
 
+cdef inline bint _counts_together(Scheduler rank) noexcept nogil:
+    return rank.counts_together
+
+
+cdef inline bint _prefilled(Scheduler rank) noexcept nogil:
+    return rank.executed and rank.prefilled
+
+
+cdef inline bint _worked(Scheduler rank) noexcept nogil:
+    return rank.executed and rank.worked
+
+
 cdef inline bint _executed(Scheduler rank) noexcept nogil:
     return rank.executed
 
@@ -87,6 +99,7 @@ cdef class Engine:
             self.ranks[i] = <PyObject*>self.schedulers[i]
             self.works_behind = self.works_behind or _works_behind(<Scheduler>self.ranks[i])
             self.shares_tier = self.shares_tier or _shares_tier(<Scheduler>self.ranks[i])
+            self.counts_together = self.counts_together or _counts_together(<Scheduler>self.ranks[i])
 
     def __dealloc__(self):
         free(self.ranks)
@@ -131,6 +144,8 @@ cdef class Engine:
             executed += 1
             end_ms = max(end_ms, _rank_end(<Scheduler>self.ranks[i]))
             self.pass_effect_free = self.pass_effect_free and _rank_idle(<Scheduler>self.ranks[i])
+        if self.counts_together and executed > 0:
+            self.tell_group()
         self.poisoned = False
         if executed == 0:
             return 0
@@ -146,6 +161,17 @@ cdef class Engine:
         self.pass_end_ms = end_ms
         self.wave += 1
         return executed
+
+    cdef void tell_group(self) noexcept nogil:
+        """Tell all ranks, idle ones too, what those that took part in this pass did."""
+        cdef int32_t i
+        cdef bint prefilled = False
+        cdef bint worked = False
+        for i in range(self.dp_size):
+            prefilled = prefilled or _prefilled(<Scheduler>self.ranks[i])
+            worked = worked or _worked(<Scheduler>self.ranks[i])
+        for i in range(self.dp_size):
+            (<Scheduler>self.ranks[i]).group_over(prefilled, worked)
 
     cdef int complete_pass(self, EventBuffer out, bint held_back) except -1 nogil:
         """Show the effects of the pass in flight at its modelled end. `held_back`: submissions wait on a lane, so the

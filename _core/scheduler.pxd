@@ -48,6 +48,7 @@ cdef class Scheduler:
     cdef bint works_behind               # it has background work with deadlines of its own
     cdef bint shares_tier                # and with other ranks
     cdef bint looks_around               # while it stands still it looks again whenever anything happens
+    cdef bint counts_together            # it hears of the passes of the other ranks, see group_over
     cdef Moments queued                  # prompt lengths of requests that were never preempted
     cdef Moments queued_decode           # known lengths of preempted ones
     cdef int64_t next_seniority
@@ -60,6 +61,8 @@ cdef class Scheduler:
     cdef bint executed                   # this rank took part in the group pass in flight (or in one that failed)
     cdef bint computed                   # that pass is computed to its end: tokens are given
     cdef bint effect_free                # it changed nothing
+    cdef bint prefilled                  # it computed tokens of prompts; kept by flavours that count together
+    cdef bint worked                     # it admitted somebody or gave tokens; the same
     cdef bint head_blocked               # it left a head of waiting that cannot be admitted until a request leaves
     cdef int64_t num_scheduled
     cdef int64_t tokens_scheduled
@@ -79,6 +82,7 @@ cdef class Scheduler:
     # The seam: what a flavour decides.
     cdef int execute(self, double now_ms, bint defer_prefill) except -1 nogil
     cdef bint wants_deferral(self) noexcept nogil
+    cdef void group_over(self, bint prefilled, bint worked) noexcept nogil
     cdef Py_ssize_t pass_quietly(self, double end_ms, double before_ms, double until_ms, Py_ssize_t max_records,
                                  EventBuffer out) except -1 nogil
     cdef int give_up(self, int32_t slot) except -1 nogil

@@ -69,6 +69,10 @@ cdef class Scheduler:
         """Whether this rank lets prefill wait in a pass in which the group's cadence allows it."""
         return False
 
+    cdef void group_over(self, bint prefilled, bint worked) noexcept nogil:
+        """The passes of all ranks of the group are computed, if `counts_together`: whether any rank computed tokens of
+        prompts, or did anything for a request."""
+
     cdef Py_ssize_t pass_quietly(self, double end_ms, double before_ms, double until_ms, Py_ssize_t max_records,
                                  EventBuffer out) except -1 nogil:
         """Show the pass in flight at `end_ms` by a QUIET_PASS record and compute the next one, started there, as long as

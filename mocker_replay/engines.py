@@ -16,6 +16,7 @@ from mocker_replay._core.engine import Engine
 from mocker_replay._core.event_buffer import EventBuffer
 from mocker_replay._core.offload import HostTier
 from mocker_replay._core.policy import SchedulingPolicy
+from mocker_replay._core.sched_sglang import SglangScheduler
 from mocker_replay._core.sched_trtllm import TrtllmScheduler
 from mocker_replay._core.sched_vllm import VllmScheduler
 from mocker_replay._core.scheduler import Scheduler
@@ -183,11 +184,42 @@ def _trtllm_rank(config: EngineConfig, worker: int, rank: int, sampler_seed: int
     )
 
 
+def _sglang_rank(config: EngineConfig, worker: int, rank: int, sampler_seed: int, parts: RankParts) -> Scheduler:
+    settings = config.sglang
+    return SglangScheduler(
+        worker,
+        rank,
+        num_gpu_blocks=_num_blocks(config),
+        block_size=config.block_size,
+        trace_block_size=parts.trace_block_size,
+        timing=parts.timing,
+        want=parts.want,
+        num_ranks=config.dp_size,
+        max_num_seqs=config.max_num_seqs,
+        max_model_len=config.max_model_len,
+        enable_prefix_caching=config.enable_prefix_caching,
+        prefill_decode_interval=min(config.prefill_decode_interval, COUNT_MAX),
+        schedule_policy=settings.schedule_policy,
+        max_prefill_tokens=settings.max_prefill_tokens,
+        chunked_prefill_size=settings.chunked_prefill_size,
+        clip_max_new_tokens=settings.clip_max_new_tokens,
+        schedule_conservativeness=settings.schedule_conservativeness,
+        accept_rates=config.aic_nextn_accept_rates,
+        sampler_seed=sampler_seed,
+        block_tokens=parts.block_tokens,
+        asks_prompt_tokens=parts.asks_prompt_tokens,
+        xxh3=parts.xxh3(config),
+        knows_outputs=parts.knows_outputs,
+        free_prefill=config.worker_type == "decode",
+    )
+
+
 BuildRank = Callable[[EngineConfig, int, int, int, RankParts], Scheduler]
 # One rank of each backend that is built (config.backends): configuration, worker, rank, seed of its draws, parts.
 _BUILD_RANK: Mapping[str, BuildRank] = {
     "vllm": _vllm_rank,
     "trtllm": _trtllm_rank,
+    "sglang": _sglang_rank,
 }
 
 

@@ -20,6 +20,7 @@ class Backend:
 BACKENDS: Mapping[str, Backend] = {
     "vllm": Backend(takes_policies=True),
     "trtllm": Backend(books_outputs=True),
+    "sglang": Backend(),
 }
 _DESTINATION_FIRST = ("sglang",)
 

@@ -124,6 +124,11 @@ def _chunk_divides(v: Values) -> str | None:
     return _only_sglang(v, broken, f"must be divisible by block_size ({block})")
 
 
+def _chunk_for_each_rank(v: Values) -> str | None:
+    size, ranks = v["engine.sglang.chunked_prefill_size"], v["dp_size"]
+    return _only_sglang(v, 0 < size < ranks, f"must not be below dp_size ({ranks}): ranks share it out")
+
+
 def _token_ids_need_events(v: Values) -> str | None:
     broken = v["engine.emit_kv_token_ids"] and not v["engine.emit_kv_events"]
     return "requires emit_kv_events" if broken else None
@@ -222,6 +227,7 @@ BEFORE_TIMING: tuple[Rule, ...] = (
 AFTER_TIMING: tuple[Rule, ...] = (
     _positive("dp_size"),
     _positive("tensor_parallel_size"),
+    Rule(_CHUNK, _chunk_for_each_rank, ("engine.backend", "dp_size")),
     Rule("tensor_parallel_size", lambda v: "must be below 2^32" if v["tensor_parallel_size"] >= 2**32 else None),
     _non_negative("startup_time"),
     _fraction("gpu_memory_utilization"),

@@ -14,8 +14,10 @@ from typing import Any
 from mocker_replay._core.collector import Collector
 from mocker_replay._core.fleet import Fleet
 from mocker_replay._core.sched_offload import OffloadScheduler
+from mocker_replay._core.sched_pages import PageScheduler
 from mocker_replay._core.shared_tier import SharedTier
 from mocker_replay.config import EngineConfig, ReplayOptions
+from mocker_replay.config.backends import handoff_order
 from mocker_replay.config.options import DELTA_FORMATS
 from mocker_replay.errors import ExitCode, InvariantError, UsageError
 from mocker_replay.events import Decision, Want
@@ -74,7 +76,9 @@ class RunBooks:
         self.reading_ms = 0.0  # host time that went to rows of the trace while the run went on
         self.failure: Exception | None = None  # why the machines could not go on
         self.until_ms = math.inf if options.max_sim_time_ms is None else options.max_sim_time_ms
-        self.collector = Collector(pools.num_workers, pools.dp_size, pools.num_prefill_workers)
+        self.collector = Collector(
+            pools.num_workers, pools.dp_size, pools.num_prefill_workers, counts_lookups=pools.engine.backend == "sglang"
+        )
         self.collector.reserve(facts.num_rows)
         self.router = _router(pools.engine, options, facts)
         self.placement: PolicyPlacement | None = None
@@ -229,6 +233,16 @@ class RunBooks:
         """(active, inactive blocks, running, waiting) of each rank."""
         return self.collector.gauges().tolist()  # type: ignore[no-any-return]
 
+    def _gauges_without_cache(self, gauges: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+        """The same where cached pages count as active, whoever uses them: those that requests hold."""
+        told = list(gauges)
+        for machine in self.fleet.machines:
+            for rank in machine.engine.schedulers:
+                at = rank.worker * self.pools.dp_size + rank.rank
+                assert isinstance(rank, PageScheduler), "all ranks are of one flavour"
+                told[at] = (rank.held_by_requests(), *told[at][1:])
+        return told
+
     def _ranks(self) -> list[OffloadScheduler]:
         """The schedulers of all ranks."""
         ranks = [rank for machine in self.fleet.machines for rank in machine.engine.schedulers]
@@ -243,6 +257,8 @@ class RunBooks:
             # Stores hold blocks until they end, also between passes, where no gauge is shown.
             ranks = self._ranks()
             gauges = [(rank.held_by_requests(), *shown[1:]) for rank, shown in zip(ranks, gauges, strict=True)]
+        elif self.engine.backend == "sglang":
+            gauges = self._gauges_without_cache(gauges)
         held = [tuple(int(x) for x in rank) for rank in gauges if rank[0] or rank[2] or rank[3]]
         missing = self.facts.num_rows - int((status != NOT_ARRIVED).sum()) - self.workload.num_skipped
         if left or held or missing:
@@ -264,6 +280,7 @@ class RunBooks:
             tensor_parallel_size=config.tensor_parallel_size,
             worker_seconds=self.fleet.prefill_worker_seconds,
             decode_has_tier=self.engine.native_host_offload is not None,
+            comes_second=handoff_order(config.backend) == "destination_first",
         )
 
     def _run_facts(self, wall_time_ms: float, *, cut: bool, interrupted: bool) -> RunFacts:

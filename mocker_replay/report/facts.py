@@ -77,6 +77,7 @@ class PrefillFacts:
     tensor_parallel_size: int
     worker_seconds: float
     decode_has_tier: bool  # host memory of the decode workers
+    comes_second: bool = False  # a request has its place on a decode worker first
 
     @property
     def gpus_per_worker(self) -> int:

@@ -37,15 +37,21 @@ def stage_rows(columns: Columns) -> Iterator[StageRow]:
 def stages_of(
     prefill_admit_ms: float | None, worker: int, rank: int, stage: StageRow, record: dict[str, Any], facts: RunFacts
 ) -> dict[str, Any]:
-    """What a record says of the stages; `worker` and `rank` computed the prompt. Schedulers are numbered by pool."""
+    """What a record says of the stages; `worker` and `rank` computed the prompt. Schedulers are numbered by pool.
+
+    Where the destination goes first, the prompt may never have come to a prefill worker: `worker` is none of them.
+    """
     assert facts.prefill is not None, "workers have roles"
-    prefill_scheduler = worker * facts.prefill.dp_size + rank
-    routes = [routing("prefill", worker, rank, prefill_scheduler, None)]
-    scheduler = None
+    prefill_scheduler = scheduler = None
+    routes = []
+    if worker < facts.prefill.num_workers:
+        prefill_scheduler = worker * facts.prefill.dp_size + rank
+        routes.append(routing("prefill", worker, rank, prefill_scheduler, None))
     if stage.decode_worker >= 0:
         decode_worker = stage.decode_worker - facts.prefill.num_workers
         scheduler = decode_worker * facts.dp_size + stage.decode_rank
-        routes.append(routing("decode", decode_worker, stage.decode_rank, scheduler, None))
+        at = 0 if facts.prefill.comes_second else len(routes)
+        routes.insert(at, routing("decode", decode_worker, stage.decode_rank, scheduler, None))
     reused = stage.decode_reused_tokens_max
     return {
         "prefill_worker_idx": prefill_scheduler,
@@ -57,7 +63,7 @@ def stages_of(
         "decode_admit_ms": stage.decode_admit_ms,
         "source_released_ms": stage.source_released_ms,
         "decode_reused_input_tokens": reused if reused >= 0 else None,
-        "prefill_route_overlap_tokens": 0,
+        "prefill_route_overlap_tokens": 0 if prefill_scheduler is not None else None,
         "decode_route_overlap_tokens": 0 if scheduler is not None else None,
         "routing_history": routes,
         "readmission_count": sum(admission["is_readmission"] for admission in record["admission_history"]),

@@ -29,6 +29,10 @@ _NOTHING: Final[dict[str, Any]] = dict.fromkeys(
         "decode_forwards",
         "preemptions",
         "prefill_preemptions",
+        "hit_tokens",
+        "prefill_hit_tokens",
+        "looked_up_tokens",
+        "prefill_looked_up_tokens",
         "ttft_sum_ms",
         "mean_gap_sum_ms",
     ),
@@ -96,7 +100,6 @@ class TelemetrySampler:
     def _put(self, kind: str, at_ms: float, counters: dict[str, Any]) -> None:
         prefill, decode = self._pools
         assert decode is not None, "somebody decodes"
-        prefill_preemptions = counters["prefill_preemptions"]
         self._emit(
             {
                 "sample_ordinal": self._ordinal,
@@ -106,8 +109,8 @@ class TelemetrySampler:
                 "traffic": _traffic(counters, (at_ms - self._sampled_at_ms) / 1000.0, self._take_hits(kind)),
                 "prefill_scheduler_metrics": [] if prefill is None else self._gauges(prefill),
                 "decode_scheduler_metrics": self._gauges(decode),
-                "prefill_interval_metrics": _interval_metrics(prefill_preemptions),
-                "decode_interval_metrics": _interval_metrics(counters["preemptions"] - prefill_preemptions),
+                "prefill_interval_metrics": _interval_metrics(counters, of_prefill_workers=True),
+                "decode_interval_metrics": _interval_metrics(counters, of_prefill_workers=False),
                 "router_pending_prefill_requests": 0,
                 "router_pending_decode_requests": 0,
                 "active_prefill_ids": [] if prefill is None else list(range(prefill.num_workers)),
@@ -166,9 +169,11 @@ def _traffic(counters: dict[str, Any], duration_s: float, hits: tuple[float, int
     }
 
 
-def _interval_metrics(preemptions: int) -> dict[str, int]:
-    """Counters of the schedulers; vLLM reports cache hits per request, not here."""
-    return {"cache_hit_tokens": 0, "cache_total_tokens": 0, "preemptions": preemptions}
+def _interval_metrics(counters: dict[str, Any], *, of_prefill_workers: bool) -> dict[str, int]:
+    """Counters of the schedulers; a flavour reports what it found in the cache here, or its preemptions."""
+    told = {"cache_hit_tokens": "hit_tokens", "cache_total_tokens": "looked_up_tokens", "preemptions": "preemptions"}
+    prefill = {name: counters[f"prefill_{counter}"] for name, counter in told.items()}
+    return prefill if of_prefill_workers else {name: counters[told[name]] - prefill[name] for name in told}
 
 
 def _mean(total: float, count: int) -> float:

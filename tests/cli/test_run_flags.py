@@ -197,7 +197,7 @@ def test_all_faults_of_the_command_line_at_once(capsys: pytest.CaptureFixture[st
         (["--events", "a.jsonl", "--requests", "./a.jsonl"], "./a.jsonl is already taken by --events"),
         (["--events", "./t.jsonl"], "./t.jsonl is already taken by the trace"),
         (["--engine-config", "/no/such/file"], "/no/such/file: no such file"),
-        (["--engine-config", '{"engine": {"backend": "sglang"}}'], "engine.backend: not built yet"),
+        (["--engine-config", '{"engine": {"prefix_match_unit": 4}}'], "engine.prefix_match_unit: not built yet"),
         (["--kv-event-lag-ms", "5"], "--kv-event-lag-ms: is only of use with router_mode kv_router"),
     ],
 )

@@ -50,6 +50,13 @@ def _make_case(seed: int, tiered: Collection[str]) -> Case:
         dp_size = rng.choice((1, 1, 1, 1, 2, 3))
         if dp_size > 1:
             pools[role]["dp_size"] = dp_size
+    draft.num_blocks = min(pool["engine"]["num_gpu_blocks"] for pool in pools.values())
+    return with_transfers(draft, pools, f"seed-{seed}")
+
+
+def with_transfers(draft: Draft, pools: dict[str, dict[str, Any]], name: str) -> Case:
+    """The case of two pools: what a transfer takes, and the rows."""
+    rng = draft.rng
     source = pools["prefill"]["engine"]
     if rng.random() < 0.9:
         source["kv_transfer_bandwidth"] = rng.choice(BANDWIDTHS_GBPS)
@@ -57,10 +64,11 @@ def _make_case(seed: int, tiered: Collection[str]) -> Case:
         source["kv_transfer_bytes_per_token"] = rng.choice(BYTES_PER_TOKEN)
     if rng.random() < 0.4:
         source["kv_transfer_timing_mode"] = "destination_missing"
-    draft.num_blocks = min(pool["engine"]["num_gpu_blocks"] for pool in pools.values())
     rows = draft.rows()
     _drop_sessions_that_may_fail(rows, pools)
     args = _args(draft, pools)
+    if source.get("backend") == "sglang" and _may_fail(rows, pools):
+        args.pop("replay_concurrency", None)  # for the same reason as sessions
     if "replay_concurrency" in args:
         for row in rows:
             if "timestamp" in row and row["timestamp"] < 0:
@@ -68,7 +76,7 @@ def _make_case(seed: int, tiered: Collection[str]) -> Case:
     if "replay_concurrency" in args or any("session_id" in row for row in rows):
         _give_passes_a_length(rows, pools)
     text = "".join(json.dumps(row) + "\n" for row in rows)
-    return Case(f"seed-{seed}", "mooncake", pools, text, args, {})
+    return Case(name, "mooncake", pools, text, args, {})
 
 
 def _give_passes_a_length(rows: list[dict[str, Any]], pools: dict[str, dict[str, Any]]) -> None:
@@ -91,17 +99,22 @@ def _drop_sessions_that_may_fail(rows: list[dict[str, Any]], pools: dict[str, di
     A prefill worker that rejects one does so in a pass of no length, and in which round of an instant the next turn
     comes in then is not specified.
     """
-    engines = [pool["engine"] for pool in pools.values()]
-    longest = min(
-        min(engine.get("max_model_len", 10**9) - 1, engine["num_gpu_blocks"] * engine["block_size"])
-        for engine in engines
-    )
-    if any(row.get("input_length", 10**9) > longest for row in rows):
+    if _may_fail(rows, pools):
         latest = 0.0
         for row in rows:
             row.pop("session_id", None)
             row.pop("delay", None)
             latest = row.setdefault("timestamp", latest)
+
+
+def _may_fail(rows: list[dict[str, Any]], pools: dict[str, dict[str, Any]]) -> bool:
+    """Whether a worker of either kind may refuse a prompt."""
+    engines = [pool["engine"] for pool in pools.values()]
+    longest = min(
+        min(engine.get("max_model_len", 10**9) - 1, engine["num_gpu_blocks"] * engine["block_size"])
+        for engine in engines
+    )
+    return any(row.get("input_length", 10**9) > longest for row in rows)
 
 
 def _args(draft: Draft, pools: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from tests.fuzz.disaggregated import make_disaggregated_case, make_disaggregated
 from tests.fuzz.generate import make_case, make_shared_tier_case, make_tier_case
 from tests.fuzz.graphs import make_graph_case
 from tests.fuzz.minimise import as_json, minimise
+from tests.fuzz.sglang import make_sglang_case, make_sglang_pools_case
 from tests.fuzz.trtllm import make_trtllm_case
 from tests.fuzz.verdict import Kind, Runner, Verdict, judge
 from tests.fuzz.wheel import WHY_MISSING, Wheel, peer_python
@@ -39,6 +40,8 @@ MAKERS: dict[str, MakeCase] = {
     "host-tier": make_tier_case,
     "shared-tier": make_shared_tier_case,
     "trtllm": make_trtllm_case,
+    "sglang": make_sglang_case,
+    "sglang-pools": make_sglang_pools_case,
     **RECORDINGS,
 }
 PROGRESS_EVERY = 500

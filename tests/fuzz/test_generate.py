@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.fuzz.generate import make_case
 from tests.fuzz.minimise import minimise
+from tests.fuzz.sglang import make_sglang_case
 from tests.fuzz.trtllm import make_trtllm_case
+from tests.model.sglang import Standstill
 from tests.parity.cases import Case
 from tests.parity.runners import run_model_case
 
@@ -79,3 +82,21 @@ def test_a_failing_case_shrinks_to_what_makes_it_fail() -> None:
 @pytest.mark.parametrize("key", ["replay_concurrency", "max_sim_time_ms", "arrival_speedup_ratio", "router_mode"])
 def test_options_of_a_run_occur(key: str) -> None:
     assert sum(key in make_case(seed).args for seed in range(300)) >= 10
+
+
+def test_cases_of_sglang_reach_what_they_are_meant_to_reach(tmp_path: Path) -> None:
+    """The same of 200 cases of that engine."""
+    seen: Counter[str] = Counter()
+    for seed in range(200):
+        case = make_sglang_case(seed)
+        case = replace(case, args={key: value for key, value in case.args.items() if key != "router_mode"})
+        seen["one_token_pages"] += case.config["engine"].get("block_size", 1) == 1
+        seen["lpm"] += case.config["engine"].get("sglang", {}).get("schedule_policy") == "lpm"
+        try:
+            outcome = run_model_case(case, tmp_path)
+        except Standstill:
+            continue
+        seen["retraction"] += any(record["readmission_count"] for record in outcome.records)
+        seen["reuse"] += any(record["reused_input_tokens"] for record in outcome.records)
+    for what, least in {"one_token_pages": 15, "lpm": 15, "retraction": 8, "reuse": 40}.items():
+        assert seen[what] >= least, f"{what}: {seen[what]} of 200 cases"

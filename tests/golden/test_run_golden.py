@@ -42,10 +42,22 @@ RUNS = {
         "--num-workers", "2", "--aic-nextn", "2", "--engine-config",
         '{"engine": {"backend": "trtllm", "num_gpu_blocks": 48, "max_num_seqs": 2}}',
     ],
+    "sglang-kv": [
+        "--event-level", "kv", "--block-size", "16", "--num-gpu-blocks", "580", "--engine-config",
+        '{"engine": {"backend": "sglang", "prefill_decode_interval": 2, "sglang": {"schedule_policy": "lpm",'
+        ' "chunked_prefill_size": 1024, "clip_max_new_tokens": 8}}}',
+    ],
+    "sglang-one-token-pages-retracted": [
+        "--event-level", "tokens", "--num-gpu-blocks", "2400", "--max-num-seqs", "12", "--engine-config",
+        '{"engine": {"backend": "sglang", "sglang": {"clip_max_new_tokens": 4, "schedule_conservativeness": 0.1}}}',
+    ],
     "clients-leave-cut": ["--max-num-seqs", "5", "--max-sim-time-ms", "900"],
 }  # fmt: skip
 # Of which trace; tiny.jsonl where none is named.
-TRACE_OF = {"clients-leave-cut": "impatient-clients.jsonl"}
+TRACE_OF = {
+    "clients-leave-cut": "impatient-clients.jsonl",
+    "sglang-one-token-pages-retracted": "impatient-clients.jsonl",
+}
 
 
 def run(name: str, folder: Path, hash_seed: str) -> dict[str, bytes]:

@@ -11,7 +11,19 @@ from tests.model.sampler import parse_accept_rates
 from tests.model.timing import TimingModel, make_timing
 
 UNLIMITED = 1 << 62
-DEFAULT_BLOCK_SIZE = {"vllm": 64, "trtllm": 32}
+DEFAULT_BLOCK_SIZE = {"vllm": 64, "trtllm": 32, "sglang": 1}
+
+
+@dataclass(frozen=True)
+class SglangModelConfig:
+    """Keys of `engine.sglang`, and the one of `engine` that only this backend has."""
+
+    schedule_policy: str = "fifo"
+    max_prefill_tokens: int = 16384
+    chunked_prefill_size: int = 8192
+    clip_max_new_tokens: int = 4096
+    schedule_conservativeness: float = 1.0
+    prefill_decode_interval: int = 0
 
 
 @dataclass(frozen=True)
@@ -35,6 +47,7 @@ class ModelConfig:
     tensor_parallel_size: int
     tier: TierConfig | None = None
     backend: str = "vllm"
+    sglang: SglangModelConfig = SglangModelConfig()
 
     @classmethod
     def from_mapping(cls, config: Mapping[str, Any] | None, timing: TimingModel | None = None) -> ModelConfig:
@@ -47,9 +60,11 @@ class ModelConfig:
             return UNLIMITED if value is None else int(value)
 
         nextn = engine.get("aic_nextn")
+        backend = engine.get("backend", "vllm")
+        interval = engine.get("prefill_decode_interval", 0)
         return cls(
             num_gpu_blocks=engine.get("num_gpu_blocks", 16384),
-            block_size=engine.get("block_size") or DEFAULT_BLOCK_SIZE[engine.get("backend", "vllm")],
+            block_size=engine.get("block_size") or DEFAULT_BLOCK_SIZE[backend],
             max_model_len=engine.get("max_model_len"),
             max_num_seqs=limit("max_num_seqs", 256),
             max_num_batched_tokens=limit("max_num_batched_tokens", 8192),
@@ -66,5 +81,6 @@ class ModelConfig:
             dp_size=config.get("dp_size", 1),
             tensor_parallel_size=config.get("tensor_parallel_size", 1),
             tier=TierConfig.from_engine(engine),
-            backend=engine.get("backend", "vllm"),
+            backend=backend,
+            sglang=SglangModelConfig(**(engine.get("sglang") or {}), prefill_decode_interval=interval),
         )

@@ -273,6 +273,8 @@ class ReplayModel:
             self.cache_events += [(group.end_ms, worker.index, rank, event) for event in result.cache_events]
             if self.telemetry is not None:
                 self.telemetry.decoded(len(result.accepted), sum(result.accepted.values()))
+                if self.config.backend == "sglang":
+                    self.telemetry.looked_up(worker.ranks[rank].hit_tokens, result.record["sum_prefill_tokens"])
             for request, burst in result.tokens:
                 self.figures[request.number].token_ms += [group.end_ms] * burst
             ends = [(r, "completed", None) for r in result.completed]

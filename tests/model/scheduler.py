@@ -101,6 +101,8 @@ class Rank:
         self.pass_number = -1
         self.num_preemptions = 0
         self.returned_loads = 0  # see OffloadRank
+        self.hit_tokens = 0  # of the last pass, where telemetry counts them
+        self.prefilled = self.worked = self.stuck = False  # see SglangRank
         self.scan_at = 0  # index of the running request that is being scheduled
         self.fruitless_passes = 0  # preempting for bursts, since the last token, end or submission
 
@@ -124,6 +126,13 @@ class Rank:
         return None
 
     def next_instant(self) -> None: ...
+
+    def group_over(self, prefilled: bool, worked: bool) -> None:
+        """The passes of all ranks of the group are computed; whether one of them had prompt work, or any."""
+
+    def visible(self) -> set[int]:
+        """Identities that look-ups find."""
+        return set(self.pool.copies_of)
 
     @property
     def waits_for_stores(self) -> bool:

@@ -17,8 +17,8 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def _interval_metrics(preemptions: int) -> dict[str, int]:
-    return {"cache_hit_tokens": 0, "cache_total_tokens": 0, "preemptions": preemptions}
+def _interval_metrics(preemptions: int, hit_tokens: int = 0, total_tokens: int = 0) -> dict[str, int]:
+    return {"cache_hit_tokens": hit_tokens, "cache_total_tokens": total_tokens, "preemptions": preemptions}
 
 
 def _without_total(gauges: dict[str, Any]) -> dict[str, Any]:
@@ -49,10 +49,12 @@ class Interval:
     forwards: int = 0
     forward_tokens: int = 0
     ends: list[Figures] = field(default_factory=list)
+    hit_tokens: int = 0
+    total_tokens: int = 0
 
     @property
     def empty(self) -> bool:
-        return not (self.arrivals or self.forwards or self.ends)
+        return not (self.arrivals or self.forwards or self.ends or self.total_tokens)
 
     def traffic(self, at_ms: float) -> dict[str, Any]:
         ttft = [f.token_ms[0] - f.arrival_ms for f in self.ends if f.token_ms and f.arrival_ms is not None]
@@ -95,6 +97,11 @@ class Telemetry:
         self.interval.forwards += batch
         self.interval.forward_tokens += tokens
 
+    def looked_up(self, hit_tokens: int, computed_tokens: int) -> None:
+        """A pass of a flavour that counts what its admissions found."""
+        self.interval.hit_tokens += hit_tokens
+        self.interval.total_tokens += hit_tokens + computed_tokens
+
     def ended(self, figures: Figures) -> None:
         if figures.status == "completed":
             self.interval.ends.append(figures)
@@ -136,7 +143,7 @@ class Telemetry:
                     for worker in workers
                     for rank, gauges in enumerate(worker.published)
                 ],
-                "decode_interval_metrics": _interval_metrics(preemptions),
+                "decode_interval_metrics": _interval_metrics(preemptions, interval.hit_tokens, interval.total_tokens),
                 "active_decode_ids": [worker.index for worker in workers],
                 **NO_PREFILL_ROLE,
             }

@@ -11,6 +11,7 @@ from tests.model.offload import OffloadRank
 from tests.model.policies import FCFS, ModelPolicy
 from tests.model.records import forward_pass_record
 from tests.model.scheduler import PassResult, Rank
+from tests.model.sglang import SglangRank, Standstill
 from tests.model.shared_tier import SharedTier, SharingRank
 from tests.model.trtllm import TrtllmRank
 
@@ -41,11 +42,13 @@ class Worker:
         self, config: ModelConfig, index: int, policy: ModelPolicy = FCFS, shared: SharedTier | None = None
     ) -> None:
         self.config, self.index = config, index
-        self.ranks: list[Rank] = []
+        self.ranks: list[Rank | SglangRank] = []
         for rank in range(config.dp_size):
             seed = (config.mtp_seed + index * config.dp_size + rank) % 2**64
             if config.backend == "trtllm":
                 self.ranks.append(TrtllmRank(config, seed))
+            elif config.backend == "sglang":
+                self.ranks.append(SglangRank(config, seed))
             elif config.tier is None:
                 self.ranks.append(Rank(config, seed, policy))
             elif shared is None:
@@ -116,11 +119,22 @@ class Worker:
                 rank.process_internal(now_ms)
 
     def start_pass(self, now_ms: float) -> Group:
+        for rank in self.ranks:
+            rank.prefilled = rank.worked = False
         results = {i: rank.execute(now_ms, self.wave) for i, rank in enumerate(self.ranks) if rank.joins}
         self.wave += 1
+        self._tell_group()
         end_ms = max(result.end_ms for result in results.values())
+        if end_ms == now_ms and all(self.ranks[i].stuck for i in results):
+            raise Standstill(f"worker {self.index} at {now_ms} ms")
         self.in_pass = Group(now_ms, end_ms, results)
         return self.in_pass
+
+    def _tell_group(self) -> None:
+        """Ranks of the SGLang flavour count passes together."""
+        prefilled, worked = (any(getattr(rank, name) for rank in self.ranks) for name in ("prefilled", "worked"))
+        for rank in self.ranks:
+            rank.group_over(prefilled, worked)
 
     def finish_pass(self) -> tuple[Group, list[dict[str, Any]]]:
         """The group just ended and one forward-pass record a rank."""
@@ -136,7 +150,7 @@ class Worker:
         records = []
         for index in range(len(self.ranks)):
             self.publish(index)
-            self.visible[index] = set(self.ranks[index].pool.copies_of)
+            self.visible[index] = self.ranks[index].visible()
             result = group.results.get(index)
             record = result.record if result else forward_pass_record([], [])
             wall_time = (group.end_ms - group.start_ms) / 1000.0

@@ -75,6 +75,16 @@ def _load_vllm(data: dict[str, Any]) -> Case:
     return Case(data["name"], "mooncake", data["config"], _text(data["trace"]), args, data["expect"], npz_arrays=npz)
 
 
+def _load_sglang(data: dict[str, Any]) -> Case:
+    args = {key: value for key, value in data["config"].items() if key != "engine"}
+    if "telemetry_interval_ms" in data["expect"]:
+        args["telemetry_sample_interval_ms"] = data["expect"]["telemetry_interval_ms"]
+    expect = data["expect"]
+    if "error" in expect:
+        expect = {"error": {"message": expect["error"]}}
+    return Case(data["name"], "mooncake", {"engine": data["config"]["engine"]}, _text(data["trace"]), args, expect)
+
+
 def read_replay_case(data: dict[str, Any]) -> Case:
     """A case in the form of `cases/replay`; what is expected may be left out."""
     data = {"expect": {}, **data}
@@ -104,5 +114,6 @@ def _load_flavour(data: dict[str, Any]) -> Case:
 
 def load_cases(folder: str) -> list[Case]:
     """Every case of `cases/<folder>`, by name."""
-    load = {"vllm": _load_vllm, "trtllm": _load_flavour, "replay": read_replay_case}[folder]
+    loads = {"vllm": _load_vllm, "trtllm": _load_flavour, "sglang": _load_sglang, "replay": read_replay_case}
+    load = loads[folder]
     return [load(json.loads(path.read_text())) for path in sorted((CASES / folder).glob("*.json"))]

@@ -15,8 +15,6 @@ from tests.parity.cases import CASES
 
 CASE_FILES = sorted((CASES / "handoff").glob("d*.json"))
 ALL = {path.stem[:3]: json.loads(path.read_text()) for path in CASE_FILES}
-# What is asked for there is not built: each is refused, and the message names it.
-NOT_BUILT = {"d28": "engine.backend", "d29": "engine.backend"}
 # Refused on the reference as well: what our message names.
 REFUSED = {
     "d39": "engine.worker_type: must be prefill",
@@ -25,7 +23,7 @@ REFUSED = {
     "d42": "engine.backend: must be that of the decode configuration",
 }
 STUCK = {"d38": ("failed", "growth_over_pool")}
-RUNS = [key for key in ALL if key not in (*NOT_BUILT, *REFUSED, *STUCK)]
+RUNS = [key for key in ALL if key not in (*REFUSED, *STUCK)]
 
 
 def run(case: dict[str, Any], folder: Path, **outputs: Any):
@@ -49,7 +47,7 @@ def told(record: dict[str, Any], key: str) -> Any:
 
 def test_nothing_is_left_out() -> None:
     assert len(CASE_FILES) == len(ALL) == 43
-    assert len(RUNS) + len(NOT_BUILT) + len(REFUSED) + len(STUCK) == len(ALL)
+    assert len(RUNS) + len(REFUSED) + len(STUCK) == len(ALL)
 
 
 @pytest.mark.parametrize("key", RUNS)
@@ -65,11 +63,11 @@ def test_run_equals_the_reference(key: str, tmp_path: Path) -> None:
         assert result.summary[name] == expect[name]
 
 
-@pytest.mark.parametrize("key", [*NOT_BUILT, *REFUSED])
+@pytest.mark.parametrize("key", REFUSED)
 def test_what_cannot_run_is_refused_by_name(key: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         run(ALL[key], tmp_path, events=tmp_path / "events.jsonl")
-    assert (NOT_BUILT | REFUSED)[key] in str(caught.value)
+    assert REFUSED[key] in str(caught.value)
     assert not (tmp_path / "events.jsonl").exists()
 
 

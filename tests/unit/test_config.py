@@ -223,7 +223,6 @@ def test_callables() -> None:
 @pytest.mark.parametrize(
     ("document", "field"),
     [
-        ({"engine": {"backend": "sglang"}}, "engine.backend"),
         ({"engine": {"worker_type": "decode"}}, "engine.worker_type"),
         ({"engine": {"kv_cache_groups": [{}]}}, "engine.kv_cache_groups"),
         ({"engine": {"state_cache": {"bytes_per_request": 4}}}, "engine.state_cache"),

@@ -267,7 +267,7 @@ def test_starts_that_are_refused(tmp_path: Path) -> None:
         with pytest.raises(LiveError, match=r"invalid engine arguments: .*block_size"):
             LiveEngine.start({"engine": {"block_size": -1}})
         with pytest.raises(LiveError, match=r"invalid engine arguments: .*not built yet"):
-            LiveEngine.start({"engine": {"backend": "sglang"}})
+            LiveEngine.start({"engine": {"prefix_match_unit": 4}})
         with pytest.raises(LiveError, match="clock must be one of measured, nominal"):
             LiveEngine.start(fixture_config(), clock="virtual")  # type: ignore[arg-type]
         (tmp_path / "torn.npz").write_bytes(b"PK")

@@ -6,7 +6,7 @@ with it, while the lines still have them; such gauges are compared at the end of
 
 from __future__ import annotations
 
-from mocker_replay.events import LogEvent
+from mocker_replay.events import EventLevel, LogEvent
 from mocker_replay.log.audit.findings import Findings, Place
 from mocker_replay.log.audit.form import Event
 from mocker_replay.log.audit.header import Setup
@@ -98,6 +98,8 @@ class Gauges:
         request = self._ledger.live.get(event["request"])
         if request is None or request.stage is not Stage.RUNNING:
             return
+        if self._setup.is_sglang and self._setup.level is EventLevel.REQUESTS:
+            return  # no line tells that a prompt was cut, and waits again
         rank, before = self._ledger.rank_of(request), event["before"]
         running = before["running"] <= rank.running if self._setup.num_drafts else before["running"] == rank.running
         waiting = before["waiting"] <= rank.waiting if self._setup.num_drafts else before["waiting"] == rank.waiting

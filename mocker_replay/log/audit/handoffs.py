@@ -25,6 +25,8 @@ _BEFORE: Final = {
     "source_cancelled": (),
     "destination_cancelled": ("destination_accepted",),
 }
+# The same where a request has its place at the destination first.
+_BEFORE_THERE: Final = _BEFORE | {"source_held": ("destination_reserved",), "destination_accepted": ()}
 _AT_SOURCE: Final = ("source_held", "source_released", "source_cancelled")
 _PROMPT: Final = ("source_held", "destination_accepted", "destination_activated", "source_released", "source_cancelled")
 _AFTER_END: Final = ("source_released", "source_cancelled", "destination_cancelled")
@@ -37,7 +39,7 @@ _ENDS: Final = (LogEvent.FINISH, LogEvent.REJECTION, LogEvent.FAILURE, LogEvent.
 class _Travel:
     """One request on its way."""
 
-    source: tuple[int, int]
+    source: tuple[int, int] | None  # None: not known yet
     input_tokens: int
     destination: tuple[int, int] | None = None
     stages: set[str] = field(default_factory=set)
@@ -103,18 +105,22 @@ class Handoffs:
         return worker < self._setup.num_prefill_workers
 
     def _arrival(self, event: Event) -> None:
-        if not self._is_prefill(event):
-            self._findings.add("handoff", "a request arrives at a prefill worker", event["worker"])
+        begins_there = self._setup.is_sglang
+        if self._is_prefill(event) == begins_there:
+            role = "decode" if begins_there else "prefill"
+            self._findings.add("handoff", f"a request arrives at a {role} worker", event["worker"])
         place = event["worker"], event["rank"]
-        self._travels[event["request"]] = _Travel(place, event["input_tokens"])
+        ends = (None, place) if begins_there else (place, None)
+        self._travels[event["request"]] = _Travel(ends[0], event["input_tokens"], ends[1])
 
     def _stage(self, event: Event) -> None:
         travel, stage = self._travel(event), event["kind"]
         if travel is None:
             return
-        missing = [name for name in _BEFORE[stage] if name not in travel.stages]
+        before = (_BEFORE_THERE if self._setup.is_sglang else _BEFORE)[stage]
+        missing = [name for name in before if name not in travel.stages]
         if stage in travel.stages or missing:
-            self._findings.add("handoff", f"{stage} comes once, and behind {', '.join(_BEFORE[stage])}", missing)
+            self._findings.add("handoff", f"{stage} comes once, and behind {', '.join(before)}", missing)
         told_late = stage == "destination_activated" and self._setup.measured  # it was on its way when the client left
         allowed = _AFTER_LEAVING if travel.left else _AFTER_END
         if travel.ended is not None and stage not in allowed and not (travel.left and told_late):
@@ -133,9 +139,12 @@ class Handoffs:
     def _place(self, event: Event, travel: _Travel, stage: str) -> None:
         place = event["worker"], event["rank"]
         if stage == "destination_accepted":
-            travel.destination = place
+            if travel.destination is None:
+                travel.destination = place
             if self._is_prefill(event):
                 self._findings.add("handoff", "a destination is a decode worker", event["worker"])
+        if stage in _AT_SOURCE and travel.source is None:
+            travel.source = place
         wanted = travel.source if stage in _AT_SOURCE else travel.destination
         if wanted is not None and place != wanted:
             self._findings.add("handoff", f"worker and rank of {stage}", list(place), list(wanted))

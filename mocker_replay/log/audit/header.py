@@ -76,6 +76,7 @@ class Setup:
     prefill_dp_size: int = 0
     prefill_num_gpu_blocks: int = 0
     decode_dp_size: int = 0
+    backend: str = "vllm"
     books_outputs: bool = False  # a request is admitted with room for its whole life, and is never preempted
 
     def dp_size_of(self, worker: int) -> int:
@@ -90,6 +91,12 @@ class Setup:
     def pool_tokens(self) -> int:
         """Tokens that the pool of a rank holds."""
         return self.num_gpu_blocks * self.block_size
+
+    @property
+    def is_sglang(self) -> bool:
+        """A pass computes prompts or decodes, a prompt that is cut waits, lost output is computed again like a prompt,
+        and a handoff begins at its destination."""
+        return self.backend == "sglang"
 
     @property
     def has_tier(self) -> bool:
@@ -152,6 +159,7 @@ def read_setup(header: Mapping[str, Any], name: str) -> Setup:
         num_plays=find.count_or_none("trace", "plays"),
         agentic_lanes=find.count_or_none("options", "agentic_lanes"),
         books_outputs=find.text_or("vllm", "config", "engine", "backend") in _BOOKS_OUTPUTS,
+        backend=find.text_or("vllm", "config", "engine", "backend"),
     )
 
 

@@ -41,6 +41,7 @@ class Request:
     stage: Stage = Stage.LANE
     admissions: int = 0
     preemptions: int = 0
+    queued_again: bool = False  # it waits among those that were preempted
     generated: int = 0  # output known so far: each token at level `tokens`, else as the last preemption told
     first_token_ms: float | None = None
     last_token_ms: float | None = None  # level `tokens`
@@ -78,7 +79,7 @@ class Rank:
             self.running += sign
             self.running_tokens += sign * tokens
             self.running_again += sign * (request.preemptions > 0)
-        elif request.stage is Stage.WAITING and request.preemptions > 0:
+        elif request.stage is Stage.WAITING and request.queued_again:
             self.preempted += sign
             self.preempted_tokens += sign * tokens
             self.preempted_squares += sign * tokens * tokens
@@ -231,7 +232,8 @@ class Ledger:
         if applier is not None:
             applier(event)
 
-    def _move(self, request: Request, stage: Stage) -> None:
+    def move(self, request: Request, stage: Stage) -> None:
+        """Take a request from the queue of its stage to another one."""
         rank = self.rank_of(request)
         rank.count(request, -1)
         request.stage = stage
@@ -246,7 +248,7 @@ class Ledger:
         )  # fmt: skip
         self.live[request.name] = request
         if not self._submits:
-            self._move(request, Stage.WAITING)
+            self.move(request, Stage.WAITING)
 
     def _command(self, event: Event) -> None:
         request = self.live.get(event["request"])
@@ -257,13 +259,13 @@ class Ledger:
             return
         if event["kind"] == "submit":
             if event["result"] == "submitted":
-                self._move(request, Stage.WAITING)
+                self.move(request, Stage.WAITING)
         elif event["result"] == "applied" or event.get("suppressed"):
             if flight is not None:
                 flight.cancelled.add(request.name)
             if flight is not None and event["result"] == "noop":
                 flight.gone.append(Gone(request, request.stage, LogEvent.CANCELLATION, None, flight.commands))
-            self._move(request, Stage.LEAVING)
+            self.move(request, Stage.LEAVING)
         elif flight is not None and request.stage is not Stage.LANE and not request.own_name:
             flight.found_nothing.append((request, self.here))
 
@@ -273,8 +275,9 @@ class Ledger:
         request = self.live.get(event["request"])
         if request is not None:
             request.admissions += 1
-            request.prompt_done = min(event["reused_tokens"], request.input_tokens)
-            self._move(request, Stage.RUNNING)
+            most = request.known_tokens if self.setup.is_sglang else request.input_tokens
+            request.prompt_done = min(event["reused_tokens"], most)
+            self.move(request, Stage.RUNNING)
 
     def _preempt(self, event: Event) -> None:
         if self.group is not None:
@@ -285,6 +288,7 @@ class Ledger:
             rank.count(request, -1)
             request.stage = Stage.WAITING
             request.preemptions += 1
+            request.queued_again = event["generated_tokens"] > 0 or not self.setup.is_sglang
             if not self._shows_tokens:
                 request.generated = event["generated_tokens"]
             request.prompt_before, request.prompt_done = request.prompt_done, 0

@@ -15,7 +15,7 @@ from mocker_replay.events import EventLevel, LogEvent
 from mocker_replay.log.audit.findings import Findings
 from mocker_replay.log.audit.form import Event
 from mocker_replay.log.audit.header import Setup
-from mocker_replay.log.audit.ledger import Group, Ledger, Pass, QueueCounts, RankWork, Request
+from mocker_replay.log.audit.ledger import Group, Ledger, Pass, QueueCounts, RankWork, Request, Stage
 
 _CLOSE: Final = 1e-9  # variances are compared so far: a sum of squares has roundings of its own
 
@@ -37,7 +37,8 @@ class Work:
         request = self._ledger.live.get(event["request"])
         if self._setup.level is EventLevel.REQUESTS or request is None:
             return
-        if request.prompt_done != request.input_tokens:
+        there = request.prompt_done
+        if there != request.input_tokens and not (self._setup.is_sglang and there > request.input_tokens):
             self._findings.add("prefill", "prompt tokens there at a token", request.prompt_done, request.input_tokens)
             request.prompt_done = request.input_tokens
 
@@ -58,13 +59,15 @@ class Work:
             self._take_prefill(group, told, preempted, work)
             work.again = rank.running_again + len(preempted)
             work.cached = sum(self._finds_all(*entry) for entry in group.admitted.get(number, ()))
-            if self._tokens_shown and not preempted and work.requests == rank.running:
+            mixes = not (self._setup.is_sglang and work.prompts)  # the other flavours decode beside prompts
+            if self._tokens_shown and not preempted and work.requests == rank.running and mixes:
                 work.decode_tokens = rank.running_tokens - sum(self._known(work.prompts))
             flight.queues[number] = QueueCounts(
                 rank.new, rank.new_tokens, rank.new_squares,
                 rank.preempted, rank.preempted_tokens, rank.preempted_squares,
             )  # fmt: skip
-            self._check_batch(group, number, work, rank.running)
+            cut = rank.waiting if self._setup.is_sglang else 0  # prompts of which a part is computed may wait again
+            self._check_batch(group, number, work, rank.running + cut)
 
     def _finds_all(self, name: str, reused_tokens: int) -> bool:
         request = self._ledger.live.get(name)
@@ -88,10 +91,9 @@ class Work:
 
     def _compute(self, group: Group, request: Request, tokens: int, work: RankWork, *, is_undone: bool) -> None:
         before = request.prompt_before if is_undone else request.prompt_done
-        if before + tokens > request.input_tokens:
-            self._findings.add(
-                "prefill", f"prompt tokens of {request.name}", before + tokens, request.input_tokens, at=group.place
-            )
+        most = request.known_tokens if self._setup.is_sglang else request.input_tokens
+        if before + tokens > most:
+            self._findings.add("prefill", f"prompt tokens of {request.name}", before + tokens, most, at=group.place)
         elif not self._setup.chunked_prefill and before + tokens < request.input_tokens:
             self._findings.add(
                 "chunking", f"prompt tokens of {request.name}", before + tokens, request.input_tokens, at=group.place
@@ -100,6 +102,9 @@ class Work:
             work.undone += 1
             return
         request.prompt_done = before + tokens
+        if self._setup.is_sglang:
+            # A prompt that is cut waits for its next part.
+            self._ledger.move(request, Stage.RUNNING if before + tokens >= most else Stage.WAITING)
         work.prompts.add(request.name)
         work.prompt_tokens += tokens
         work.prefix_tokens += before
@@ -136,7 +141,7 @@ class Work:
         slack = work.undone if self._bursts else 0
         prompts = len(work.prompts)
         self._range(group, "fpm-batch", "num_prefill_requests", fpm, prompts, prompts + slack)
-        again = work.num_preempted if self._bursts else 0
+        again = work.num_preempted if self._bursts or self._setup.is_sglang else 0
         silent = _silent(flight, number, work)
         decoding = work.requests - prompts
         self._range(
