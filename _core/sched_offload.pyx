@@ -13,10 +13,8 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc, realloc
 
 from .block_pool cimport POOL_OK
-from .event_buffer cimport (
-    EV_HOST, HOST_EVICTED, HOST_FENCE, HOST_LOAD_CANCELLED, HOST_LOAD_COMPLETED, HOST_LOAD_RETURNED, HOST_LOAD_SCHEDULED,
-    HOST_STORE_COMPLETED, HOST_STORE_PREPARED, HOST_STORE_SUBMITTED, WANT_KV, Event,
-)
+from .event_buffer cimport EV_HOST, HOST_EVICTED, HOST_FENCE, HOST_LOAD_CANCELLED, HOST_LOAD_COMPLETED, HOST_LOAD_RETURNED
+from .event_buffer cimport HOST_LOAD_SCHEDULED, HOST_STORE_COMPLETED, HOST_STORE_PREPARED, HOST_STORE_SUBMITTED, WANT_KV, Event
 from .lanes cimport Envelope
 from .offload cimport STORE_PRESENT, STORE_RETRY, HostTier, Transfer, transfer_at
 from .prefix_index cimport PrefixIndex
@@ -160,8 +158,8 @@ cdef class OffloadScheduler(ReadingScheduler):
         if self.has_tier:
             if self.budget == 0:
                 return NONE
-            while gated and self.aside_at < self.num_aside and (
-                    self.requests.slots[self.aside[self.aside_at]].status != STATUS_MATERIALISED):
+            while (gated and self.aside_at < self.num_aside
+                    and self.requests.slots[self.aside[self.aside_at]].status != STATUS_MATERIALISED):
                 self.aside_at += 1
             if self.aside_at < self.num_aside:
                 is_aside[0] = True
@@ -171,18 +169,18 @@ cdef class OffloadScheduler(ReadingScheduler):
         return self.first_materialised() if gated else self.candidate()
 
     cdef int queue_activated(self, int32_t slot) except -1 nogil:
-        """With a tier, who was activated is set aside at once, before all who wait for blocks and behind those activated
-        that came to this rank before."""
+        """With a tier, who was activated goes before all who wait for blocks, behind those activated who came before."""
+        cdef Request* other
         cdef int64_t at
         if not self.has_tier or self.has_policy:
             return ReadingScheduler.queue_activated(self, slot)
         self.push_aside(slot)
         at = self.num_aside - 1
-        while at > 0 and (self.requests.slots[self.aside[at - 1]].status != STATUS_MATERIALISED
-                          or self.requests.slots[self.aside[at - 1]].arrival_number
-                          > self.requests.slots[slot].arrival_number):
-            self.aside[at] = self.aside[at - 1]
-            at -= 1
+        while at > 0:
+            other = &self.requests.slots[self.aside[at - 1]]
+            if other.status == STATUS_MATERIALISED and other.arrival_number < self.requests.slots[slot].arrival_number:
+                break
+            self.aside[at], at = self.aside[at - 1], at - 1
         self.aside[at] = slot
         return 0
 

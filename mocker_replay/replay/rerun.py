@@ -241,7 +241,9 @@ class _Rerun:
         if step.error is not None and self._stopped is None:
             self._stopped = f"worker {taken.worker}: {step.error}"
         if taken.stimulus == "boundary_apply":
-            append_records(self._fleet.out, machine.boundary_events.records_array())
+            append_records(
+                self._fleet.out, machine.boundary_events.records_array(), machine.boundary_events.words_array()
+            )
         if len(self._fleet.out):
             self._encode()
 

@@ -95,7 +95,7 @@ class Tap:
                 self._punctuality.in_flight.change(-len(ended), wall_ms)
             if given.stimulus == "boundary_apply":
                 # The fleet must see them, too: a client who was to leave later is gone, a follow-up may be due.
-                append_records(self._fleet.out, events.records_array())
+                append_records(self._fleet.out, events.records_array(), events.words_array())
                 self._consume(self._fleet.out, wall_ms)
                 self._fleet.clear_events()
             else:

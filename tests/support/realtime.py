@@ -138,7 +138,8 @@ class RealtimeRun:
             if text != "stopped before acknowledging":
                 self.not_applied[worker].pop(answered, None)
         if given.stimulus == "boundary_apply":
-            append_records(self.fleet.out, shell.machine.boundary_events.records_array())
+            told = shell.machine.boundary_events
+            append_records(self.fleet.out, told.records_array(), told.words_array())
         self.write(self.fleet.out)
 
     def write(self, out: EventBuffer, *, bare: bool = False) -> None:

@@ -25,7 +25,7 @@ _IN_TIME: Final = (
     LogEvent.FIRST_TOKEN,
 )
 _STAGES_IN_TIME: Final = ("source_held", "destination_reserved", "destination_activated", "source_released")
-_ENDS: Final = (LogEvent.FINISH, LogEvent.REJECTION, LogEvent.FAILURE, LogEvent.CANCELLATION)
+_ENDS: Final = (LogEvent.FINISH, LogEvent.REJECTION, LogEvent.FAILURE)
 
 
 @dataclass(slots=True)
@@ -151,9 +151,14 @@ class Pools:
             self._stage(event, rank)
         elif kind in (LogEvent.ADMISSION, LogEvent.LOAD_SCHEDULED) and name in self._tokens:
             rank.blocks.setdefault(name, self._most_blocks(name, event["worker"]))
+        elif kind == LogEvent.CANCELLATION:
+            self._client_left = True  # what it had is there until a command takes it back
+        elif kind == LogEvent.COMMAND:
+            if event["kind"].startswith("cancel") and event["result"] == "applied":
+                rank.present.discard(name)
+                rank.blocks.pop(name, None)
         elif kind in _ENDS:
             # Its source may be held for a while, and is given back by a stage of its own.
-            self._client_left = self._client_left or kind == LogEvent.CANCELLATION
             rank.present.discard(name)
             if event["worker"] >= self._setup.num_prefill_workers or kind == LogEvent.REJECTION:
                 rank.blocks.pop(name, None)
@@ -194,7 +199,7 @@ class Pools:
             if not self._with_names:
                 continue
             most = sum(rank.blocks.values())
-            if active > most:
+            if active > most and not self._setup.is_sglang:  # there what is cached counts as active
                 self._findings.add(
                     "handoff-blocks", f"most that owners at {where} hold", active, most, at=worker.told_at
                 )
