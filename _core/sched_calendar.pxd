@@ -17,6 +17,9 @@ cdef class CalendarScheduler(BlockScheduler):
     cdef int32_t* leaving                # (leaving_capacity,) slots that end with this step, owned
     cdef int64_t num_leaving
     cdef int64_t leaving_capacity
+    cdef int32_t* fresh                  # (fresh_capacity,) slots that joined behind their first token, in order, owned
+    cdef int64_t num_fresh               # of those whose second token is still to come
+    cdef int64_t fresh_capacity
 
     cdef bint quiet_on                   # nothing forbids quiet passes: no record of passes is wanted, no policy is asked
     # The pass being executed, in so far as it is no steady decode.
@@ -30,6 +33,9 @@ cdef class CalendarScheduler(BlockScheduler):
     cdef void _step(self) noexcept nogil
     cdef bint _nobody_is_due(self) noexcept nogil
     cdef int _end_steady(self) except -1 nogil
+    cdef int _add_fresh(self, int32_t slot) except -1 nogil
+    cdef void _drop_fresh(self, int32_t slot) noexcept nogil
+    cdef int64_t _tell_seconds(self, int64_t first, int64_t seniority) except -1 nogil
     cdef int32_t completion_reason(self, Request* request) noexcept nogil
     cdef int join_steady(self) except -1 nogil
     cdef int leave_steady(self, int32_t slot, bint in_step) noexcept nogil

@@ -13,8 +13,8 @@ from libc.stdlib cimport free, malloc, qsort, realloc
 from libc.string cimport memmove
 
 from .block_pool cimport POOL_OK
-from .event_buffer cimport EV_QUIET_PASS, EV_QUIET_RUN, REASON_MODEL_LEN, REASON_OUTPUT_LENGTH, TERM_COMPLETED, Event, EventBuffer
-from .types cimport NONE
+from .event_buffer cimport EV_QUIET_PASS, EV_QUIET_RUN, EV_SECOND_TOKEN, REASON_MODEL_LEN, REASON_OUTPUT_LENGTH, TERM_COMPLETED, Event, EventBuffer
+from .types cimport INT64_MAX, NONE
 
 from .types import EngineError
 
@@ -38,6 +38,7 @@ cdef class CalendarScheduler(BlockScheduler):
         free(self.phases)
         free(self.ends)
         free(self.leaving)
+        free(self.fresh)
 
     cdef int enable_calendar(self) except -1:
         """Allow steady decoding; needs `block_size` to be set."""
@@ -136,7 +137,45 @@ cdef class CalendarScheduler(BlockScheduler):
         self.forwards += n
         self.forward_tokens += n
         self._step()
+        if self.num_leaving == 0 and self.num_fresh > 0:
+            self._tell_seconds(0, INT64_MAX)
+            self.num_fresh = 0
         return 0
+
+    cdef int _add_fresh(self, int32_t slot) except -1 nogil:
+        """A request that joins has had one token so far."""
+        cdef int32_t* grown
+        if self.num_fresh == self.fresh_capacity:
+            grown = <int32_t*>realloc(self.fresh, (self.fresh_capacity * 2 + 16) * sizeof(int32_t))
+            if grown is NULL:
+                with gil:
+                    raise MemoryError("requests that join")
+            self.fresh = grown
+            self.fresh_capacity = self.fresh_capacity * 2 + 16
+        self.fresh[self.num_fresh] = slot
+        self.num_fresh += 1
+        return 0
+
+    cdef void _drop_fresh(self, int32_t slot) noexcept nogil:
+        """A request leaves before its second token."""
+        cdef int64_t i
+        cdef int64_t kept = 0
+        for i in range(self.num_fresh):
+            if self.fresh[i] != slot:
+                self.fresh[kept] = self.fresh[i]
+                kept += 1
+        self.num_fresh = kept
+
+    cdef int64_t _tell_seconds(self, int64_t first, int64_t seniority) except -1 nogil:
+        """Record the second token of those from `first` on who stand no further behind; returns the first who does."""
+        cdef Request* request
+        while first < self.num_fresh:
+            request = &self.requests.slots[self.fresh[first]]
+            if request.seniority > seniority:
+                break
+            self.end_events.emplace(EV_SECOND_TOKEN, self.pass_end_ms, self.worker, self.rank, request.ordinal)
+            first += 1
+        return first
 
     cdef void _step(self) noexcept nogil:
         """Every steady request is one token longer."""
@@ -168,9 +207,13 @@ cdef class CalendarScheduler(BlockScheduler):
             at = upto + 1
         memmove(&self.running[kept], &self.running[at], (self.num_running - at) * sizeof(int32_t))
         self.num_running -= self.num_leaving
+        at = 0
         for i in range(self.num_leaving):
+            at = self._tell_seconds(at, self.requests.slots[self.leaving[i]].seniority)
             self.end_request(self.leaving[i], TERM_COMPLETED,
                              self.completion_reason(&self.requests.slots[self.leaving[i]]), -1, -1)
+        self._tell_seconds(at, INT64_MAX)
+        self.num_fresh = 0
         return 0
 
     cdef int32_t completion_reason(self, Request* request) noexcept nogil:
@@ -192,7 +235,7 @@ cdef class CalendarScheduler(BlockScheduler):
         cdef Py_ssize_t num_passes = 0
         cdef Py_ssize_t run = 0          # where the passes behind the first are told
         while end_ms < before_ms and end_ms <= until_ms and out.count + out.num_words < max_records:
-            if (self.num_steady == 0 or self.num_steady != self.num_running or self.end_events.count > 0
+            if (self.num_steady == 0 or self.num_steady != self.num_running or self.num_terminal > 0
                     or not self.quiet_on or self.num_waiting > 0 and not self.head_blocked):
                 break
             duration_ms = self.timing.decode_or_nan(self.num_steady, <int64_t>self.lengths.total, self.kv_capacity_tokens)
@@ -216,6 +259,9 @@ cdef class CalendarScheduler(BlockScheduler):
                     event.x, event.a = self.previous_end_ms, self.num_steady
                     out.emplace_words(event, 0)
                 out.append_time(run, end_ms)
+            if self.end_events.count > 0:
+                out.extend(self.end_events, end_ms)
+                self.end_events.reset()
             self.before_previous_end_ms = self.previous_end_ms
             self.previous_end_ms = end_ms
             if is_plain:
@@ -241,7 +287,7 @@ cdef class CalendarScheduler(BlockScheduler):
     # -- joining and leaving ----------------------------------------------------------------------
 
     cdef int join_steady(self) except -1 nogil:
-        """Take the requests behind the steady prefix in that decoded in this pass and will go on."""
+        """Take the requests behind the steady prefix in that got a token in this pass and will go on."""
         cdef Request* request
         cdef int32_t slot
         cdef int64_t phase, length, left, boundary
@@ -251,10 +297,12 @@ cdef class CalendarScheduler(BlockScheduler):
             slot = self.running[self.num_steady]
             request = &self.requests.slots[slot]
             length = request.n_in + request.gen
-            if (request.emit_pass != self.pass_number or request.gen < 2 or request.computed != length - 1
+            if (request.emit_pass != self.pass_number or request.gen < 1 or request.computed != length - 1
                     or request.alloc != length - 1):
                 return 0
             left = self.remaining(slot)
+            if request.gen == 1:
+                self._add_fresh(slot)
             request.steady = 1
             request.gen_offset = request.gen - self.steps
             request.joined_step = self.steps
@@ -308,6 +356,8 @@ cdef class CalendarScheduler(BlockScheduler):
             self.requests.slots[request.phase_next].phase_prev = request.phase_prev
         self._unlink_end(slot)
         request.steady = 0
+        if in_step:
+            self._drop_fresh(slot)
         self.lengths.count -= 1
         self.lengths.total -= length
         self.lengths.total_sq -= length * length
@@ -337,6 +387,7 @@ cdef class CalendarScheduler(BlockScheduler):
         """All of them leave; after a failure in mid-pass the work of that pass is scheduled and its tokens are not given."""
         cdef int64_t i
         cdef int64_t n = self.num_steady
+        self.num_fresh = 0
         for i in range(n):
             self.leave_steady(self.running[i], self.executed and not self.computed)
         return 0

@@ -69,6 +69,7 @@ cdef class Scheduler:
     cdef int64_t tokens_emitted
     cdef int64_t emitters
     cdef int64_t consecutive_emitters
+    cdef int64_t num_terminal            # requests that end with it
     cdef int64_t forwards                # requests that emitted without prompt work
     cdef int64_t forward_tokens          # tokens accepted for them, beyond their length too
     cdef int64_t prefill_tokens

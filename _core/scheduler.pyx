@@ -289,7 +289,7 @@ cdef class Scheduler:
         self.effect_free = False
         self.num_scheduled = self.tokens_scheduled = 0
         self.tokens_emitted = self.emitters = self.consecutive_emitters = 0
-        self.forwards = self.forward_tokens = self.prefill_tokens = 0
+        self.forwards = self.forward_tokens = self.prefill_tokens = self.num_terminal = 0
         self.start_events.reset()
         self.end_events.reset()
         self.kv_events.reset()
@@ -357,6 +357,7 @@ cdef class Scheduler:
         if emitted_now:
             event.e = ((request.emit_tokens << PACK_SHIFT) | (PACK_CONSECUTIVE if request.emit_consecutive else 0)
                        | (PACK_FORWARD if request.emit_forward else 0) | (request.emit_excess << PACK_EXCESS_SHIFT))
+        self.num_terminal += 1
         self.give_up(slot)
         self.requests.remove(slot)
         return 0

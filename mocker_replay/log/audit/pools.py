@@ -154,7 +154,9 @@ class Pools:
         elif kind == LogEvent.CANCELLATION:
             self._client_left = True  # what it had is there until a command takes it back
         elif kind == LogEvent.COMMAND:
-            if event["kind"].startswith("cancel") and event["result"] == "applied":
+            if event["kind"] == "submit_prefill" and event["result"] == "submitted":
+                rank.present.add(name)  # where the destination goes first, arrivals name that one
+            elif event["kind"].startswith("cancel") and event["result"] == "applied":
                 rank.present.discard(name)
                 rank.blocks.pop(name, None)
         elif kind in _ENDS:
@@ -204,7 +206,7 @@ class Pools:
                     "handoff-blocks", f"most that owners at {where} hold", active, most, at=worker.told_at
                 )
             waits = gauges["running"] + gauges["waiting"]
-            exact = not self._client_left and not self._setup.measured
+            exact = not (self._client_left or self._setup.measured or self._setup.is_sglang)
             if waits > len(rank.present) or (exact and waits < len(rank.present)):
                 rule = f"running and waiting requests of {where}"
                 self._findings.add("handoff-blocks", rule, waits, len(rank.present), at=worker.told_at)

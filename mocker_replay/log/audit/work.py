@@ -58,7 +58,8 @@ class Work:
             work.num_preempted = len(preempted)
             self._take_prefill(group, told, preempted, work)
             work.again = rank.running_again + len(preempted)
-            work.cached = sum(self._finds_all(*entry) for entry in group.admitted.get(number, ()))
+            if self._setup.books_outputs:
+                work.cached = sum(self._finds_all(*entry) for entry in group.admitted.get(number, ()))
             mixes = not (self._setup.is_sglang and work.prompts)  # the other flavours decode beside prompts
             if self._tokens_shown and not preempted and work.requests == rank.running and mixes:
                 work.decode_tokens = rank.running_tokens - sum(self._known(work.prompts))
