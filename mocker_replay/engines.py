@@ -16,8 +16,6 @@ from mocker_replay._core.engine import Engine
 from mocker_replay._core.event_buffer import EventBuffer
 from mocker_replay._core.offload import HostTier
 from mocker_replay._core.policy import SchedulingPolicy
-from mocker_replay._core.sched_sglang import SglangScheduler
-from mocker_replay._core.sched_trtllm import TrtllmScheduler
 from mocker_replay._core.sched_vllm import VllmScheduler
 from mocker_replay._core.scheduler import Scheduler
 from mocker_replay._core.shared_tier import SharedTier
@@ -160,6 +158,8 @@ def _vllm_rank(config: EngineConfig, worker: int, rank: int, sampler_seed: int, 
 
 
 def _trtllm_rank(config: EngineConfig, worker: int, rank: int, sampler_seed: int, parts: RankParts) -> Scheduler:
+    from mocker_replay._core.sched_trtllm import TrtllmScheduler
+
     return TrtllmScheduler(
         worker,
         rank,
@@ -185,6 +185,8 @@ def _trtllm_rank(config: EngineConfig, worker: int, rank: int, sampler_seed: int
 
 
 def _sglang_rank(config: EngineConfig, worker: int, rank: int, sampler_seed: int, parts: RankParts) -> Scheduler:
+    from mocker_replay._core.sched_sglang import SglangScheduler
+
     settings = config.sglang
     return SglangScheduler(
         worker,

@@ -14,7 +14,6 @@ from typing import Any
 from mocker_replay._core.collector import Collector
 from mocker_replay._core.fleet import Fleet
 from mocker_replay._core.sched_offload import OffloadScheduler
-from mocker_replay._core.sched_pages import PageScheduler
 from mocker_replay._core.shared_tier import SharedTier
 from mocker_replay.config import EngineConfig, ReplayOptions
 from mocker_replay.config.backends import handoff_order
@@ -236,6 +235,8 @@ class RunBooks:
     def _gauges_without_cache(self, gauges: Sequence[Sequence[int]]) -> list[Sequence[int]]:
         """The same where cached pages count as active, whoever uses them: those that requests hold."""
         told = list(gauges)
+        from mocker_replay._core.sched_pages import PageScheduler
+
         for machine in self.fleet.machines:
             for rank in machine.engine.schedulers:
                 at = rank.worker * self.pools.dp_size + rank.rank
