@@ -125,7 +125,7 @@ cdef class BlockPool:
         """Room for `n` copies more."""
         if (<int64_t>self.index.node_capacity << self.index.shift) > self.capacity:
             self._grow()
-        if self.keep_removed and self.num_cached + n > self.removed_capacity:
+        if self.keep_removed and self.num_removed + self.num_cached + n > self.removed_capacity:
             self._grow_removed(n)
         return 0
 
@@ -170,11 +170,9 @@ cdef class BlockPool:
         cdef int32_t first = node << self.index.shift
         cdef int32_t i
         if self.rings is NULL:
-            self.rings = <Ring*>realloc(NULL, self.capacity * sizeof(Ring))
-            self.spares = <int32_t*>realloc(NULL, (self.capacity >> self.index.shift) * sizeof(int32_t))
-            if self.rings is NULL or self.spares is NULL:
-                with gil:
-                    raise MemoryError(f"rings of {self.capacity} cached blocks")
+            # Rings last: where they are, both are.
+            self.spares = <int32_t*>_resized(self.spares, self.capacity >> self.index.shift, sizeof(int32_t))
+            self.rings = <Ring*>_resized(NULL, self.capacity, sizeof(Ring))
         for i in range(first, first + self.index.stride):
             self.rings[i] = Ring(i, i, i)
         self.index.nodes[node].doubled = 1
@@ -340,7 +338,7 @@ cdef class BlockPool:
 
     cdef int _grow_removed(self, int64_t n) except -1 nogil:
         """A single acquisition can evict every copy there is, so the list of hashes is as long."""
-        self.removed_capacity = 2 * (self.num_cached + n)
+        self.removed_capacity = 2 * (self.num_removed + self.num_cached + n)
         self.removed = <uint64_t*>_resized(self.removed, self.removed_capacity, sizeof(uint64_t))
         return 0
 

@@ -44,6 +44,7 @@ cdef class BlockScheduler(Scheduler):
     cdef void cap_reuse(self, Request* request, bint logits, bint speculative) noexcept nogil
     cdef int64_t append_blocks(self, Request* request, int64_t num_hits, int64_t num_fresh) except -1 nogil
     cdef int finalise(self, Request* request, int64_t before, int64_t after) except -1 nogil
+    cdef int compute(self, int32_t slot, int64_t before, int64_t take, bint from_waiting) except -1 nogil
     cdef int64_t private_run(self, Request* request, int64_t block, int64_t end, int32_t* identity) except -1 nogil
     cdef int32_t _generated_node(self, Request* request, int64_t block) except -1 nogil
     cdef int32_t private_identity(self, Request* request, int64_t block) except -1 nogil

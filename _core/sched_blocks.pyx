@@ -5,7 +5,7 @@ Source: engine specification, sections 2.2, 2.3, 3.4, 4.1, 4.3, 4.5.
 """
 from libc.stdlib cimport free, malloc, realloc
 
-from .event_buffer cimport EV_CUT, EV_KV_REMOVED, EV_KV_STORED, EV_PREFILL, REASON_PROMPT_OVER_MODEL_LEN, WANT_KV, Event, EventBuffer
+from .event_buffer cimport EV_CUT, EV_KV_REMOVED, EV_KV_STORED, EV_PREFILL, REASON_PROMPT_OVER_MODEL_LEN, WANT_KV, WANT_PREFILL, Event, EventBuffer
 from .types cimport NONE, PRIVATE, STATUS_MATERIALISED, STATUS_RUNNING, ceil_div
 
 cdef enum:
@@ -236,6 +236,30 @@ cdef class BlockScheduler(Scheduler):
         if stored > 0:
             with gil:
                 self.publish_stored(request, end - stored, stored)
+        return 0
+
+    cdef int compute(self, int32_t slot, int64_t before, int64_t take, bint from_waiting) except -1 nogil:
+        """Note `take` tokens of work behind the first `before`; blocks for them are held. Who comes from waiting is not told
+        of here: its admission comes first."""
+        cdef Request* request = &self.requests.slots[slot]
+        cdef int64_t after = before + take
+        cdef int64_t prompt_before = min(before, request.n_in)
+        request.computed = after
+        self.finalise(request, before, after)
+        request.scheduled_pass = self.pass_number
+        request.work_total = take
+        request.work_prompt = min(after, request.n_in) - prompt_before
+        request.work_prefix = prompt_before
+        request.work_terminal = self.remaining(slot) == 0
+        self.num_scheduled += 1
+        self.tokens_scheduled += take
+        self.budget -= take
+        if request.work_prompt > 0:
+            self.prefill_requests += 1
+            self.prefill_isl_sum += prompt_before + request.work_prompt
+            self.prefill_prefix_sum += prompt_before
+            if self.want & WANT_PREFILL and not from_waiting:
+                self._publish_prefill(request)
         return 0
 
     cdef int64_t private_run(self, Request* request, int64_t block, int64_t end, int32_t* identity) except -1 nogil:

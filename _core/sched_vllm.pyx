@@ -290,22 +290,7 @@ cdef class VllmScheduler(OffloadScheduler):
                 if self.take_blocks(slot, hits, end - first - hits) == SELF_PREEMPTED:
                     return SELF_PREEMPTED
             request.alloc = after
-        request.computed = after
-        self.finalise(request, before, after)
-        request.scheduled_pass = self.pass_number
-        request.work_total = take
-        request.work_prompt = min(after, request.n_in) - prompt_before
-        request.work_prefix = prompt_before
-        request.work_terminal = self.remaining(slot) == 0
-        self.num_scheduled += 1
-        self.tokens_scheduled += take
-        self.budget -= take
-        if request.work_prompt > 0:
-            self.prefill_requests += 1
-            self.prefill_isl_sum += prompt_before + request.work_prompt
-            self.prefill_prefix_sum += prompt_before
-            if self.want & WANT_PREFILL and not from_waiting:
-                self._publish_prefill(request)
+        self.compute(slot, before, take, from_waiting)
         return SCHEDULED
 
     # -- blocks and preemption --------------------------------------------------------------------
