@@ -234,9 +234,9 @@ class RunBooks:
 
     def _gauges_without_cache(self, gauges: Sequence[Sequence[int]]) -> list[Sequence[int]]:
         """The same where cached pages count as active, whoever uses them: those that requests hold."""
-        told = list(gauges)
         from mocker_replay._core.sched_pages import PageScheduler
 
+        told = list(gauges)
         for machine in self.fleet.machines:
             for rank in machine.engine.schedulers:
                 at = rank.worker * self.pools.dp_size + rank.rank
