@@ -7,14 +7,13 @@ manifest says so by name.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from msgspec import Struct, structs
 
 from mocker_replay.errors import UsageError
 
@@ -31,8 +30,7 @@ class GoldenError(UsageError):
     """A golden that cannot be read, or is none; the message says which and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(Struct, frozen=True):
     """What `manifest.json` holds."""
 
     name: str
@@ -47,7 +45,7 @@ class Manifest:
     tolerances: Mapping[str, float]  # figure of the summary -> relative
 
     def to_json(self) -> bytes:
-        mapping = {"schema": GOLDEN_SCHEMA, **dataclasses.asdict(self)}
+        mapping = {"schema": GOLDEN_SCHEMA, **structs.asdict(self)}
         return orjson.dumps(mapping, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
     @classmethod
@@ -61,7 +59,7 @@ class Manifest:
         schema = mapping.pop("schema", None)
         if schema != GOLDEN_SCHEMA:
             raise GoldenError(f"{where}: schema: this version reads {GOLDEN_SCHEMA} (got {schema})")
-        fields = {field.name for field in dataclasses.fields(cls)}
+        fields = set(cls.__struct_fields__)
         if mapping.keys() != fields:
             odd = sorted(mapping.keys() ^ fields)
             raise GoldenError(f"{where}: a manifest has the keys {', '.join(sorted(fields))} (check {', '.join(odd)})")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from functools import partialmethod
@@ -12,6 +11,7 @@ from unittest.mock import patch
 
 import orjson
 from hypothesis import strategies as st
+from msgspec import structs
 
 from mocker_replay._core.log_encoder import LEVELS
 from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions, TimingModel
@@ -128,7 +128,7 @@ def tier_cases(draw: st.DrawFn) -> Case:
         h2d_bandwidth_gbps=draw(st.sampled_from([0.0, 0.1, 1.0, 2.0])),
         latency_to_first_byte_ms=draw(st.sampled_from([0.0, 0.0, 0.5, 5.0])),
     )
-    case.config = dataclasses.replace(
+    case.config = structs.replace(
         case.config,
         num_gpu_blocks=num_blocks,
         max_model_len=None,
@@ -140,7 +140,7 @@ def tier_cases(draw: st.DrawFn) -> Case:
         kv_cache_bytes_per_token=1_000_000 // block_size,
         native_host_offload=tier,
     )
-    case.options = dataclasses.replace(
+    case.options = structs.replace(
         case.options,
         num_workers=draw(st.sampled_from([1, 1, 2])),
         max_sim_time_ms=None,
@@ -187,7 +187,7 @@ def run(case: Case, folder: Path, realtime: RealtimeOptions | None = None, pace:
     trace.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in case.rows))
     mode = "accelerated" if realtime is None else "realtime"
     names = {"events": folder / "events.jsonl", "requests": folder / "requests.jsonl", "summary": folder / "s.json"}
-    options = dataclasses.replace(case.options, mode=mode)
+    options = structs.replace(case.options, mode=mode)
     in_batches = patch.object(MooncakeTrace, "batches", partialmethod(MooncakeTrace.batches, case.batch_rows))
     with virtual_time(pace), in_batches:
         pools = {} if case.prefill is None else {"prefill_config": case.prefill, "decode_config": case.config}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import tempfile
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import orjson
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions
 from mocker_replay.errors import ExitCode, InvariantError
@@ -34,13 +34,13 @@ many = settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, He
 
 def without_storms(config: EngineConfig) -> EngineConfig:
     """Bursts that preempt each other take thousands of passes of no length at one instant, where they are free."""
-    return dataclasses.replace(config, aic_nextn=None, aic_nextn_accept_rates=())
+    return structs.replace(config, aic_nextn=None, aic_nextn_accept_rates=())
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    decode = without_storms(dataclasses.replace(draw(configs()), worker_type="decode"))
-    prefill = dataclasses.replace(
+    decode = without_storms(structs.replace(draw(configs()), worker_type="decode"))
+    prefill = structs.replace(
         without_storms(draw(configs())),
         worker_type="prefill",
         block_size=decode.block_size,
