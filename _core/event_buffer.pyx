@@ -40,27 +40,20 @@ cdef class EventBuffer:
     def __len__(self):
         return self.count
 
-    cdef Event* emplace(self, int32_t kind, double t_ms, int32_t worker, int32_t rank, int32_t request) except NULL nogil:
-        """Append one zeroed record and return it; the pointer holds until the next append."""
+    cdef int _reserve(self, Py_ssize_t num_records) except -1 nogil:
+        """Room for so many records more."""
         cdef Event* grown
-        cdef Event* event
-        if self.count == self.capacity:
-            grown = <Event*>realloc(self.records, max(1024, self.capacity * 2) * sizeof(Event))
-            if grown is NULL:
-                with gil:
-                    raise MemoryError(f"{self.capacity * 2} event records")
-            self.records = grown
-            self.capacity = max(1024, self.capacity * 2)
-        event = &self.records[self.count]
-        self.count += 1
-        event.t_ms = t_ms
-        event.x = NAN
-        event.a = event.b = event.c = event.d = event.e = event.f = 0
-        event.kind = kind
-        event.worker = worker
-        event.rank = rank
-        event.request = request
-        return event
+        cdef Py_ssize_t wanted
+        if self.count + num_records <= self.capacity:
+            return 0
+        wanted = max(1024, max(self.capacity * 2, self.count + num_records))
+        grown = <Event*>realloc(self.records, wanted * sizeof(Event))
+        if grown is NULL:
+            with gil:
+                raise MemoryError(f"{wanted} event records")
+        self.records = grown
+        self.capacity = wanted
+        return 0
 
     cdef int64_t* emplace_words(self, Event* owner, Py_ssize_t n) except NULL nogil:
         """Reserve `n` payload words for `owner` (its c and d are set) and return the first."""
@@ -95,23 +88,32 @@ cdef class EventBuffer:
 
     cdef int extend(self, EventBuffer other, double t_ms) except -1 nogil:
         """Append all records of `other`, stamped `t_ms`, with their payloads."""
-        cdef Py_ssize_t i
-        cdef Event* source
         cdef Event* event
+        cdef int64_t kept
         cdef int64_t* words
-        for i in range(other.count):
-            source = &other.records[i]
-            event = self.emplace(source.kind, t_ms, source.worker, source.rank, source.request)
-            event.x, event.a, event.b = source.x, source.a, source.b
-            event.c, event.d, event.e, event.f = source.c, source.d, source.e, source.f
-            if source.kind in (EV_PREEMPTION, EV_FPM, EV_KV_STORED, EV_KV_REMOVED, EV_DECISION):
-                words = self.emplace_words(event, source.d)
-                memcpy(words, &other.words[source.c], source.d * sizeof(int64_t))
-            elif source.kind == EV_TERMINAL and source.d >= 0:
+        cdef const int64_t* source
+        cdef Py_ssize_t first = self.count
+        cdef Py_ssize_t i
+        if other.count == 0:
+            return 0
+        self._reserve(other.count)
+        memcpy(&self.records[first], other.records, other.count * sizeof(Event))
+        self.count += other.count
+        for i in range(first, self.count):
+            self.records[i].t_ms = t_ms
+        if other.num_words == 0:
+            return 0
+        for i in range(first, self.count):
+            event = &self.records[i]
+            kept = event.c
+            if event.kind in (EV_PREEMPTION, EV_FPM, EV_KV_STORED, EV_KV_REMOVED, EV_DECISION):
+                words = self.emplace_words(event, event.d)
+                memcpy(words, &other.words[kept], event.d * sizeof(int64_t))
+            elif event.kind == EV_TERMINAL and event.d >= 0:
+                source = &other.words[event.d]
                 words = self.emplace_words(event, 2)
-                memcpy(words, &other.words[source.d], 2 * sizeof(int64_t))
-                event.d = event.c
-                event.c = source.c
+                memcpy(words, source, 2 * sizeof(int64_t))
+                event.c, event.d = kept, event.c
         return 0
 
     cdef void reset(self) noexcept nogil:

@@ -19,7 +19,7 @@ from mocker_replay.trace import TraceFacts, TraceSource
 Progress = Callable[[int, int, float], None]  # rows handed over, rows in all, modelled time [ms]
 
 # Events between two looks at consumers, interrupts and the progress bar; a callback model makes passes slow.
-_RECORDS_PER_TURN = 16_384
+_RECORDS_PER_TURN = 2_048
 _RECORDS_PER_TURN_LOGGED = 65_536  # a log is encoded and written in larger pieces
 _RECORDS_PER_TURN_CALLBACK = 1_024
 _PROGRESS_EVERY_MS = 100.0
