@@ -21,6 +21,7 @@ from .types import EngineError
 # Attributes of a rank reached through its borrowed pointer; typed arguments keep this free of the GIL.
 cdef inline void _give_back(Scheduler rank) noexcept nogil:
     rank.requests.give_back()
+    rank.parked.give_back()
 
 
 cdef inline double _rank_end(Scheduler rank) noexcept nogil:

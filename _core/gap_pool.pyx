@@ -265,7 +265,9 @@ cdef class GapPool:
             values[at:end] = np.diff(np.asarray(<double[:rank.count]>rank.end_ms))
             weights[at:end] = np.maximum(np.asarray(<int32_t[:rank.count]>rank.weight)[1:], 0)  # anchors count none
             at = end
-        return merged(values, weights)
+        columns = [values, weights]
+        del values, weights
+        return merged(columns)
 
 
 cdef Py_ssize_t _count_until(const RankGaps* gaps, double time_ms) noexcept nogil:

@@ -9,5 +9,5 @@ class GapWeights:
     def arrays(self, num_more: int = 0) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]: ...
 
 def merged(
-    values: npt.NDArray[np.float64], weights: npt.NDArray[np.int64]
+    columns: list[npt.NDArray[np.float64] | npt.NDArray[np.int64]],
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]: ...

@@ -14,6 +14,7 @@ import numpy as np
 cdef enum:
     RECENT = 1024                 # places, 16 KiB; a power of two
     LISTED_UNFOLDED = 1 << 18     # entries, 4 MiB: a list up to this length grows rather than being added up
+    UNSORTED = 1 << 15            # a longer list is added up before it is copied
 
 
 @cython.final
@@ -50,10 +51,14 @@ cdef class GapWeights:
         return 0
 
     cdef int _fold(self) except -1:
-        """Add up what is listed."""
-        values, weights = np.empty(self._count), np.empty(self._count, np.int64)
-        _fill(values, weights, 0, self._listed, self._count)
-        values, weights = merged(values, weights)
+        """Add up what is listed. The list itself gives way meanwhile: what it grows to is what a run needs most."""
+        columns = [np.empty(self._count), np.empty(self._count, np.int64)]
+        _fill(columns[0], columns[1], 0, self._listed, self._count)
+        cdef Py_ssize_t capacity = self._capacity
+        self._count = 0
+        self._resize(RECENT)
+        values, weights = merged(columns)
+        self._resize(max(capacity, len(values)))
         cdef double[::1] value = values
         cdef int64_t[::1] weight = weights
         cdef Py_ssize_t i
@@ -76,7 +81,10 @@ cdef class GapWeights:
         Behind them is room for `num_more` entries of the caller's.
         """
         cdef Py_ssize_t i
-        cdef Py_ssize_t n = self._count
+        cdef Py_ssize_t n
+        if self._count > UNSORTED:
+            self._fold()
+        n = self._count
         for i in range(RECENT):
             n += self._recent[i].weight != 0
         values, weights = np.empty(n + num_more), np.empty(n + num_more, np.int64)
@@ -85,10 +93,16 @@ cdef class GapWeights:
         return values, weights
 
 
-def merged(values, weights):
-    """Ascending distinct values and the sums of their weights, without weights of 0."""
+def merged(columns):
+    """Ascending distinct values and the sums of their weights, without weights of 0.
+
+    Args:
+        columns: [values, weights], emptied: each is freed as soon as it is in order.
+    """
+    weights, values = columns.pop(), columns.pop()
     order = np.argsort(values)
-    values, weights = values[order], weights[order]
+    values = values[order]
+    weights = weights[order]
     starts = np.flatnonzero(np.diff(values, prepend=-1.0))
     if len(starts) < len(values):
         values, weights = values[starts], np.add.reduceat(weights, starts)

@@ -414,7 +414,7 @@ cdef class BlockScheduler(Scheduler):
         holds = 0
         num_private = 0
         slots = [self.running[i] for i in range(self.num_running)]
-        slots += [self._waiting_at(i) for i in range(self.num_aside + self.num_waiting)]
+        slots += [self._waiting_at(i) for i in range(self.num_aside + self.num_waiting - self.parked.count)]
         queued = len(slots)
         slots += self.slots_outside()
         assert len(set(slots)) == len(slots) == self.requests.num_owned, "a request in no queue, or in two"

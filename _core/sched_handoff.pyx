@@ -101,6 +101,9 @@ cdef class HandoffScheduler(PolicyScheduler):
 
     cdef int hand_off(self, Envelope* envelope, double now_ms, bint in_pass, EventBuffer out) except -1 nogil:
         cdef int status
+        if self.parks:
+            self.unpark(self.parked.count)   # from now on commands and lines for blocks may mean anybody
+            self.parks = False
         if envelope.kind == CMD_SUBMIT_PREFILL:
             return self.submit_prefill(envelope)
         if envelope.kind == CMD_RESERVE_DESTINATION:

@@ -91,6 +91,7 @@ cdef class VllmScheduler(OffloadScheduler):
         # Records about single tokens or blocks, and copies, need every request touched in its order.
         if calendar and self.num_drafts == 0 and not self.has_tier and not want & (WANT_KV | WANT_TOKENS):
             self.enable_calendar()
+        self.parks = not self.has_policy and not self.has_tier
         self.quiet_on = want == 0 and not self.has_policy and not self.has_tier
 
     def __dealloc__(self):
@@ -187,6 +188,7 @@ cdef class VllmScheduler(OffloadScheduler):
         self.open_queue()
         # An admission itself may preempt: what a look-up counts as held may not be what is reused of it.
         while not self.preempted and self.num_running < self.max_num_seqs:
+            self.bring_head()
             slot = self.next_in_turn(&is_aside)
             if slot == NONE:
                 break
@@ -548,6 +550,7 @@ cdef class VllmScheduler(OffloadScheduler):
         cdef int64_t blocks
         if self.num_waiting + self.num_aside == 0 or self.num_running > 0 or self.gates_fresh():
             return 0
+        self.bring_head()
         if not self.handoffs.waits_outside():
             self.check_not_stuck()
         if self.num_aside == 0 and not self.any_candidate():

@@ -3,6 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from .event_buffer cimport Event, EventBuffer
 from .lanes cimport Envelope
+from .parked_queue cimport ParkedQueue
 from .request_table cimport RequestTable
 from .timing cimport TimingModel
 from .types cimport Terms
@@ -15,6 +16,7 @@ cdef extern from "ns_rounding.h" nogil:
 
 cdef enum:
     FPM_WIDTH = 14
+    UNPARKED = 8    # waiting requests beyond so many are parked, and so many come back at a time
 
 
 cdef struct Moments:
@@ -40,8 +42,10 @@ cdef class Scheduler:
     cdef readonly int64_t num_steady     # running[:num_steady] are kept by a calendar; see detach
     cdef int32_t* waiting                # ring of slots, owned
     cdef int64_t waiting_head
-    cdef int64_t num_waiting
+    cdef int64_t num_waiting             # the parked ones included
     cdef int64_t waiting_mask
+    cdef bint parks                      # those behind the first few are parked until it is their turn
+    cdef ParkedQueue parked              # the end of the queue, not in the ring
     cdef int32_t* aside                  # (aside_capacity,) waiting requests that go before the queue, owned (sched_offload)
     cdef int64_t num_aside
     cdef int64_t aside_capacity
@@ -122,6 +126,10 @@ cdef class Scheduler:
     cdef int push_running(self, int32_t slot) except -1 nogil
     cdef int push_waiting(self, int32_t slot, bint front) except -1 nogil
     cdef int32_t pop_waiting(self) noexcept nogil
+    # Of a queue that has anybody, somebody stands in the ring.
+    cdef inline int bring_head(self) except -1 nogil:
+        return self.unpark(UNPARKED) if self.num_waiting == self.parked.count and self.parked.count > 0 else 0
+    cdef int unpark(self, int64_t most) except -1 nogil
     cdef int push_aside(self, int32_t slot) except -1 nogil
     cdef int32_t _waiting_at(self, int64_t i) noexcept nogil
     cdef int _take_out(self, int32_t slot) noexcept nogil

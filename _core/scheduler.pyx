@@ -14,6 +14,7 @@ from .event_buffer cimport (
     EV_CUT, EV_FIRST_TOKEN, EV_FPM, EV_GAUGES, EV_RANK_END, EV_RESUMED, EV_SECOND_TOKEN, EV_TERMINAL, EV_TOKENS,
     REASON_CLIENT, RES_APPLIED, RES_NOOP, TERM_CANCELLED, WANT_FPM, WANT_TOKENS, Event,
 )
+from .parked_queue cimport ParkedRow
 from .request_table cimport Request
 from .types cimport APPLY_NO_HANDOFFS, NONE, STATUS_WAITING, SUBMIT_ACTIVE, SUBMIT_BAD_PROMPT, SUBMIT_OK
 
@@ -47,6 +48,7 @@ cdef class Scheduler:
         self.start_events = EventBuffer()
         self.end_events = EventBuffer()
         self.kv_events = EventBuffer()
+        self.parked = ParkedQueue()
         self.pass_number = NONE
         self.previous_end_ms = self.before_previous_end_ms = NAN
         self.waiting_mask = 63
@@ -158,12 +160,19 @@ cdef class Scheduler:
         cdef int32_t slot
         if n_in < 0 or n_out < 0 or not self.covers(n_in, n_out, num_hash_ids):
             return SUBMIT_BAD_PROMPT
-        if self.requests.find(ordinal) != NONE:
+        if self.requests.find(ordinal) != NONE or self.parked.count > 0 and self.parked.holds(ordinal):
             return SUBMIT_ACTIVE
+        self.passes_without_gain = 0
+        if self.parks and (self.parked.count > 0 or self.num_waiting >= UNPARKED):
+            if self.parked.takes(ordinal):
+                self.parked.push(ordinal, n_in, n_out, hash_ids, num_hash_ids, terms)
+                _add(&self.queued, n_in, 1)
+                self.num_waiting += 1
+                return SUBMIT_OK
+            self.unpark(self.parked.count)
         slot = self.requests.add(ordinal, n_in, n_out, hash_ids, num_hash_ids, terms)
         self.note_request(slot)
         self.push_waiting(slot, False)
-        self.passes_without_gain = 0
         return SUBMIT_OK
 
     cdef int cancel(self, int32_t ordinal, bint discard, double now_ms, EventBuffer out, bint* suppressed) except -1 nogil:
@@ -171,13 +180,16 @@ cdef class Scheduler:
 
         The pass in flight counts only if this rank takes part in it: else `end_events` are those of an earlier one.
         """
-        cdef int32_t slot = self.requests.find(ordinal)
+        cdef int32_t slot
         cdef int result = RES_NOOP
         cdef int64_t delivered, packed
         cdef double last_ms
         cdef Request* request
         cdef Event* event
         suppressed[0] = False
+        while self.parked.count > 0 and self.parked.holds(ordinal):
+            self.unpark(UNPARKED)
+        slot = self.requests.find(ordinal)
         if slot == NONE:
             event = self._unpublished_end(ordinal) if self.executed and discard else NULL
             if event is NULL:
@@ -219,10 +231,10 @@ cdef class Scheduler:
                 self.num_aside -= 1
                 memmove(&self.aside[i], &self.aside[i + 1], (self.num_aside - i) * sizeof(int32_t))
                 return 0
-        for i in range(self.num_waiting):
+        for i in range(self.num_waiting - self.parked.count):
             if self.waiting[(self.waiting_head + i) & self.waiting_mask] == slot:
                 self._count_waiting(slot, -1)
-                for j in range(i + 1, self.num_waiting):
+                for j in range(i + 1, self.num_waiting - self.parked.count):
                     self.waiting[(self.waiting_head + j - 1) & self.waiting_mask] = (
                         self.waiting[(self.waiting_head + j) & self.waiting_mask])
                 self.num_waiting -= 1
@@ -458,6 +470,7 @@ cdef class Scheduler:
         cdef int32_t slot
         cdef int64_t i
         self.detach_all()
+        self.unpark(self.parked.count)
         for i in range(self.num_running + self.num_aside + self.num_waiting):
             slot = self.running[i] if i < self.num_running else self._waiting_at(i - self.num_running)
             request = &self.requests.slots[slot]
@@ -498,12 +511,13 @@ cdef class Scheduler:
     cdef int push_waiting(self, int32_t slot, bint front) except -1 nogil:
         cdef int32_t* grown
         cdef int64_t i
-        if self.num_waiting > self.waiting_mask:
+        cdef int64_t count = self.num_waiting - self.parked.count
+        if count > self.waiting_mask:
             grown = <int32_t*>malloc((self.waiting_mask + 1) * 2 * sizeof(int32_t))
             if grown is NULL:
                 with gil:
-                    raise MemoryError(f"{self.num_waiting} waiting requests")
-            for i in range(self.num_waiting):
+                    raise MemoryError(f"{count} waiting requests")
+            for i in range(count):
                 grown[i] = self.waiting[(self.waiting_head + i) & self.waiting_mask]
             free(self.waiting)
             self.waiting = grown
@@ -514,8 +528,23 @@ cdef class Scheduler:
             self.waiting_head = (self.waiting_head - 1) & self.waiting_mask
             self.waiting[self.waiting_head] = slot
         else:
-            self.waiting[(self.waiting_head + self.num_waiting) & self.waiting_mask] = slot
+            self.waiting[(self.waiting_head + count) & self.waiting_mask] = slot
         self.num_waiting += 1
+        return 0
+
+    cdef int unpark(self, int64_t most) except -1 nogil:
+        """Make requests of the first parked ones, at most so many, and queue them. Pointers into the table end here."""
+        cdef ParkedRow* row
+        cdef int32_t slot
+        while self.parked.count > 0 and most > 0:
+            row = self.parked.first()
+            slot = self.requests.add(row.ordinal, row.n_in, row.n_out, self.parked.ids, row.num_hash_ids, &row.terms)
+            _add(&self.queued, row.n_in, -1)
+            self.parked.drop_first()
+            self.num_waiting -= 1
+            self.note_request(slot)
+            self.push_waiting(slot, False)
+            most -= 1
         return 0
 
     cdef int push_aside(self, int32_t slot) except -1 nogil:
@@ -555,16 +584,14 @@ cdef class Scheduler:
             _add(&self.queued_decode, request.n_in + request.gen, sign)
 
     def standing(self, int64_t limit=20):
-        """Who stands in the queues, for the report of a run that cannot go on.
-
-        Returns:
-            list of (queue, request ordinal, tokens known, tokens computed, blocks held), running first, at most `limit`.
-        """
+        """Who stands in the queues, for the report of a run that cannot go on; running first, at most `limit`: a list of
+        (queue, request ordinal, tokens known, tokens computed, blocks held)."""
         cdef int64_t i
         cdef int32_t slot
         cdef Request* request
         rows = []
         self.detach_all()
+        self.unpark(self.parked.count)
         for i in range(min(limit, self.num_running + self.num_aside + self.num_waiting)):
             slot = self.running[i] if i < self.num_running else self._waiting_at(i - self.num_running)
             request = &self.requests.slots[slot]

@@ -15,7 +15,7 @@ from msgspec import structs
 from mocker_replay.trace.base import Int64s
 from mocker_replay.trace.mooncake_columns import Columns
 
-KEPT_BYTES: Final = 8 * 2**20
+KEPT_BYTES: Final = 4 * 2**20
 _NAME_BYTES: Final = 100  # of a name, roughly
 _PACKED: Final = ("lines", "input_tokens", "output_tokens", "num_hash_ids", "priority", "strict_priority")
 _FLOATS: Final = ("timestamp_ms", "delay_ms", "cancel_after_ms", "deadline_ms")
