@@ -103,7 +103,10 @@ def merged(columns):
     order = np.argsort(values)
     values = values[order]
     weights = weights[order]
-    starts = np.flatnonzero(np.diff(values, prepend=-1.0))
+    del order
+    is_first = np.ones(len(values), bool)
+    np.not_equal(values[1:], values[:max(0, len(values) - 1)], out=is_first[1:])
+    starts = np.flatnonzero(is_first)
     if len(starts) < len(values):
         values, weights = values[starts], np.add.reduceat(weights, starts)
     kept = weights > 0

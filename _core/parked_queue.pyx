@@ -1,7 +1,8 @@
 """Requests at the end of a queue that nobody has looked at: rows in the place of requests.
 
 Where requests come faster than they are served, most of them wait: a row takes a tenth of a request, and one that is
-written again and again stays near. Decides how rows are kept. Never decides who is parked, nor when one is taken out.
+written again and again stays near. Hash ids that ascend one by one, as those of new blocks do, are kept as runs.
+Decides how rows are kept. Never decides who is parked, nor when one is taken out.
 """
 cimport cython
 from libc.stdlib cimport free, malloc, realloc
@@ -45,29 +46,48 @@ cdef class ParkedQueue:
         """Whether a row may be the next: it stands behind all others in the trace, so that `holds` finds it."""
         return self.count == 0 or ordinal > self.rows[(self.head + self.count - 1) & self.mask].ordinal
 
-    cdef int push(self, int32_t ordinal, int64_t n_in, int64_t n_out, const uint64_t* hash_ids, int64_t num_hash_ids,
-                  const Terms* terms) except -1 nogil:
+    cdef int push(self, int32_t ordinal, int64_t n_in, int64_t n_out, const uint64_t* hash_ids,
+                  int64_t num_hash_ids) except -1 nogil:
         """Append a row that `takes` lets in; the hash ids are copied."""
         cdef ParkedRow* row
-        cdef int64_t i, at
+        cdef int64_t i
+        cdef int64_t num_runs = 0
+        cdef int64_t words_an_id
         cdef uint64_t widest = 0
         for i in range(num_hash_ids):
             widest |= hash_ids[i]
-        self._reserve(num_hash_ids * 2 if widest >> 32 else num_hash_ids)
+            num_runs += i == 0 or hash_ids[i] != hash_ids[i - 1] + 1
+        words_an_id = 2 if widest >> 32 else 1
+        self._reserve(num_hash_ids * words_an_id)
         row = &self.rows[(self.head + self.count) & self.mask]
         row.n_in, row.n_out, row.num_hash_ids, row.ordinal = n_in, n_out, num_hash_ids, ordinal
-        row.terms = terms[0]
-        row.is_wide = widest >> 32 != 0
-        at = self.word_head + self.num_words
-        for i in range(num_hash_ids):
+        row.is_wide = words_an_id == 2
+        row.in_runs = num_runs * (words_an_id + 1) < num_hash_ids * words_an_id
+        row.num_words = self._write_ids(row, hash_ids, self.word_head + self.num_words)
+        self.num_words += row.num_words
+        self.count += 1
+        return 0
+
+    cdef int64_t _write_ids(self, const ParkedRow* row, const uint64_t* hash_ids, int64_t first) noexcept nogil:
+        """Write the ids of a row from the word `first` on; the number of words."""
+        cdef int64_t i = 0
+        cdef int64_t at = first
+        cdef int64_t length = 1
+        while i < row.num_hash_ids:
+            if row.in_runs:
+                length = 1
+                while i + length < row.num_hash_ids and hash_ids[i + length] == hash_ids[i + length - 1] + 1:
+                    length += 1
             self.words[at & self.word_mask] = <uint32_t>hash_ids[i]
             at += 1
             if row.is_wide:
                 self.words[at & self.word_mask] = <uint32_t>(hash_ids[i] >> 32)
                 at += 1
-        self.num_words = at - self.word_head
-        self.count += 1
-        return 0
+            if row.in_runs:
+                self.words[at & self.word_mask] = <uint32_t>length
+                at += 1
+            i += length
+        return at - first
 
     cdef bint holds(self, int32_t ordinal) noexcept nogil:
         """Whether the row is here."""
@@ -87,8 +107,6 @@ cdef class ParkedQueue:
     cdef ParkedRow* first(self) except NULL nogil:
         """The row that came first, its hash ids in `ids`; there must be one. It stays, and holds until the next `push`."""
         cdef ParkedRow* row = &self.rows[self.head & self.mask]
-        cdef int64_t i
-        cdef int64_t at = self.word_head
         cdef uint64_t* grown
         if row.num_hash_ids > self.ids_capacity:
             grown = <uint64_t*>realloc(self.ids, row.num_hash_ids * sizeof(uint64_t))
@@ -97,18 +115,32 @@ cdef class ParkedQueue:
                     raise MemoryError(f"{row.num_hash_ids} hash ids")
             self.ids = grown
             self.ids_capacity = row.num_hash_ids
-        for i in range(row.num_hash_ids):
-            self.ids[i] = self.words[at & self.word_mask]
+        self._read_ids(row)
+        return row
+
+    cdef void _read_ids(self, const ParkedRow* row) noexcept nogil:
+        """Write the ids of the first row to `ids`."""
+        cdef int64_t i = 0
+        cdef int64_t k
+        cdef int64_t at = self.word_head
+        cdef int64_t length = 1
+        cdef uint64_t value
+        while i < row.num_hash_ids:
+            value = self.words[at & self.word_mask]
             at += 1
             if row.is_wide:
-                self.ids[i] |= <uint64_t>self.words[at & self.word_mask] << 32
+                value |= <uint64_t>self.words[at & self.word_mask] << 32
                 at += 1
-        return row
+            if row.in_runs:
+                length = self.words[at & self.word_mask]
+                at += 1
+            for k in range(length):
+                self.ids[i + k] = value + <uint64_t>k
+            i += length
 
     cdef void drop_first(self) noexcept nogil:
         """Forget the row that came first."""
-        cdef ParkedRow* row = &self.rows[self.head & self.mask]
-        cdef int64_t num_words = row.num_hash_ids * 2 if row.is_wide else row.num_hash_ids
+        cdef int64_t num_words = self.rows[self.head & self.mask].num_words
         self.head += 1
         self.count -= 1
         self.word_head += num_words
@@ -156,23 +188,21 @@ cdef class ParkedQueue:
 
     # -- test door --------------------------------------------------------------------------------
 
-    def put(self, int32_t ordinal, int64_t n_in, int64_t n_out, const uint64_t[::1] hash_ids not None, int64_t priority):
+    def put(self, int32_t ordinal, int64_t n_in, int64_t n_out, const uint64_t[::1] hash_ids not None):
         """Park a row; False if it does not stand behind the others in the trace."""
-        cdef Terms terms
-        terms.arrival_ms, terms.deadline_ms, terms.priority = n_in, n_out, priority
         if not self.takes(ordinal):
             return False
-        self.push(ordinal, n_in, n_out, &hash_ids[0] if hash_ids.shape[0] else NULL, hash_ids.shape[0], &terms)
+        self.push(ordinal, n_in, n_out, &hash_ids[0] if hash_ids.shape[0] else NULL, hash_ids.shape[0])
         return True
 
     def take(self):
-        """(ordinal, n_in, n_out, hash ids, priority) of the row that came first, and forget it; None without one."""
+        """(ordinal, n_in, n_out, hash ids) of the row that came first, and forget it; None without one."""
         cdef ParkedRow* row
         cdef int64_t i
         if self.count == 0:
             return None
         row = self.first()
-        taken = (row.ordinal, row.n_in, row.n_out, [self.ids[i] for i in range(row.num_hash_ids)], row.terms.priority)
+        taken = (row.ordinal, row.n_in, row.n_out, [self.ids[i] for i in range(row.num_hash_ids)])
         self.drop_first()
         return taken
 

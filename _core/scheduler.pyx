@@ -165,7 +165,7 @@ cdef class Scheduler:
         self.passes_without_gain = 0
         if self.parks and (self.parked.count > 0 or self.num_waiting >= UNPARKED):
             if self.parked.takes(ordinal):
-                self.parked.push(ordinal, n_in, n_out, hash_ids, num_hash_ids, terms)
+                self.parked.push(ordinal, n_in, n_out, hash_ids, num_hash_ids)
                 _add(&self.queued, n_in, 1)
                 self.num_waiting += 1
                 return SUBMIT_OK
@@ -536,9 +536,10 @@ cdef class Scheduler:
         """Make requests of the first parked ones, at most so many, and queue them. Pointers into the table end here."""
         cdef ParkedRow* row
         cdef int32_t slot
+        cdef Terms untold = Terms(NAN, INFINITY, 0)     # policies ask for them, and with a policy nobody is parked
         while self.parked.count > 0 and most > 0:
             row = self.parked.first()
-            slot = self.requests.add(row.ordinal, row.n_in, row.n_out, self.parked.ids, row.num_hash_ids, &row.terms)
+            slot = self.requests.add(row.ordinal, row.n_in, row.n_out, self.parked.ids, row.num_hash_ids, &untold)
             _add(&self.queued, row.n_in, -1)
             self.parked.drop_first()
             self.num_waiting -= 1

@@ -16,18 +16,23 @@ from mocker_replay.trace.base import Int64s
 from mocker_replay.trace.mooncake_columns import Columns
 
 KEPT_BYTES: Final = 4 * 2**20
+_TEXT_A_BYTE: Final = 4  # more than the text of ordinary rows takes for one byte of their columns
 _NAME_BYTES: Final = 100  # of a name, roughly
 _PACKED: Final = ("lines", "input_tokens", "output_tokens", "num_hash_ids", "priority", "strict_priority")
 _FLOATS: Final = ("timestamp_ms", "delay_ms", "cancel_after_ms", "deadline_ms")
 
 
 class KeptRows:
-    """All rows of a trace in the blocks in which they were read; nothing once they are too many."""
+    """All rows of a trace in the blocks in which they were read; nothing once they are too many.
 
-    def __init__(self) -> None:
+    With a text that is certainly too long (of `least_bytes` or more) it does not begin: memory that many small blocks
+    took is not given back to the system.
+    """
+
+    def __init__(self, least_bytes: int) -> None:
         self._blocks: list[Columns] = []
         self._num_bytes = 0
-        self.is_whole = True  # no block had to be given up
+        self.is_whole = least_bytes <= KEPT_BYTES * _TEXT_A_BYTE  # no block had to be given up
 
     def add(self, columns: Columns) -> None:
         """One block more."""

@@ -63,6 +63,7 @@ class Lines(Protocol):
     path: str  # as given, "-" for standard input; several with a blank between
     name: str  # for people and reports
     shown_path: str  # for messages
+    least_bytes: int  # that its text has, as far as that is known before it is read
     digest: str  # of the last complete reading
 
     def close(self) -> None: ...
@@ -102,6 +103,7 @@ class LineFile:
             self._compressions = [compression_of(os.pread(file.fileno(), 8, 0)) for file in self._files]
             for number in range(len(self._files)):
                 self._require_text(number)
+            self.least_bytes = sum(os.fstat(file.fileno()).st_size for file in self._files)
             stack.pop_all()
 
     def close(self) -> None:

@@ -91,7 +91,7 @@ class MooncakeTrace:
         faults = FaultList(self._file.shown_path, self._file.locate)
         sessions = SessionTable(self._rules, faults)
         tally = Tally()
-        kept = KeptRows()
+        kept = KeptRows(self._file.least_bytes)
         for block in self._file.blocks(SCAN_ROWS):
             columns = read_columns(block, self._rules, faults, self._scanner)
             needed = num_trace_blocks(columns.input_tokens, self._rules.trace_block_size)

@@ -39,7 +39,7 @@ class ParquetLines:
         self.name = os.path.basename(path)
         self.digest = ""
         try:
-            self._stored_bytes = os.path.getsize(path)
+            self.least_bytes = self._stored_bytes = os.path.getsize(path)
             self._file = self._parquet.ParquetFile(path)
         except self._errors as exc:
             raise self._unreadable(exc) from exc
