@@ -7,6 +7,7 @@ from .driver import Machine
 from .event_buffer import EventBuffer
 from .intake import Intake
 from .lanes import Command
+from .onlookers import Onlookers
 
 STATUS_NAMES: tuple[str, ...]
 
@@ -18,6 +19,8 @@ class Fleet(Intake):
     prefill_worker_seconds: float
     handoffs: Disaggregation | None
     external: bool
+    directed: bool
+    onlookers: Onlookers
     moving_worker: int
     hold_boundary: bool
     hold_start: bool
@@ -30,6 +33,7 @@ class Fleet(Intake):
         wake_on_end: bool = False,
         external_placement: bool = False,
         external: bool = False,
+        directed: bool = False,
         quiet: bool = False,
         handoffs: Disaggregation | None = None,
     ) -> Fleet: ...

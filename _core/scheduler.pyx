@@ -121,8 +121,9 @@ cdef class Scheduler:
         """Next deadline of modelled background work [ms]; INFINITY = none."""
         return INFINITY
 
-    cdef void next_instant(self, double now_ms) noexcept nogil:
-        """Something happens at `now_ms` on some worker."""
+    cdef bint next_instant(self, double now_ms) noexcept nogil:
+        """Something happens at `now_ms` on some worker; whether this rank will look again for that."""
+        return False
 
     cdef int process_internal(self, double now_ms, EventBuffer out) except -1 nogil:
         """Handle background work due by `now_ms`; returns whether somebody stands in line for blocks here."""

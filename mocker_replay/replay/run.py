@@ -148,8 +148,6 @@ def _refuse_of_pools(
         pools.engine.require_policies("aggregated" if pools.prefill is None else "decode")
     if pools.prefill is None:
         return
-    if realtime is not None and pools.has_tier:
-        raise UsageError("mode realtime is not built yet for prefill and decode workers with native_host_offload")
     if facts.graph is not None or options.trace_format in DELTA_FORMATS:
         raise UsageError(f"trace_format {options.trace_format} is not built yet for prefill and decode workers")
     if policy.placing is not None:

@@ -22,9 +22,11 @@ from tests.property.replays import (
     Case,
     configs,
     conserves,
+    documents,
     measured,
     paces,
     run,
+    tiered,
     traces,
 )
 from tests.support.realtime_replay import Pace
@@ -61,6 +63,25 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(decode, options, draw(traces()), level, batch_rows, prefill)
 
 
+@st.composite
+def tier_cases(draw: st.DrawFn) -> Case:
+    """The same with host memory at either end or both. Decode workers store what arrived, and load it for those that
+    were preempted: outputs go over a block there, and half of the pools hold two prompts."""
+    case = draw(cases())
+    assert case.prefill is not None
+    num_blocks = draw(st.integers(4, 6))
+    at_prefill, at_decode = draw(st.sampled_from([(True, True), (True, False), (False, True), (False, True)]))
+    if at_prefill:
+        case.prefill = draw(tiered(case.prefill, num_blocks))
+    if at_decode:
+        case.config = draw(tiered(case.config, draw(st.integers(num_blocks, 2 * num_blocks + 1))))
+    case.options = dataclasses.replace(case.options, max_sim_time_ms=None)
+    case.rows = draw(documents((num_blocks - 1) * case.config.block_size))
+    for row in case.rows:
+        row["output_length"] += draw(st.sampled_from([0, 0, 2, 6]))
+    return case
+
+
 def is_clean(log: Path) -> None:
     report = audit(log)
     assert report.exit_code == ExitCode.OK, [finding.to_mapping() for finding in report.findings[:3]]
@@ -79,6 +100,16 @@ def may_get_stuck(case: Case) -> bool:
 @given(cases(), paces)
 @many
 def test_the_nominal_clock_gives_the_accelerated_run(case: Case, pace: Pace) -> None:
+    is_the_accelerated_run(case, pace)
+
+
+@given(tier_cases(), paces)
+@many
+def test_the_nominal_clock_gives_the_accelerated_run_with_host_tiers(case: Case, pace: Pace) -> None:
+    is_the_accelerated_run(case, pace)
+
+
+def is_the_accelerated_run(case: Case, pace: Pace) -> None:
     assume(not may_get_stuck(case))
     with tempfile.TemporaryDirectory() as name:
         log = Path(name) / "events.jsonl"
@@ -93,6 +124,18 @@ def test_the_nominal_clock_gives_the_accelerated_run(case: Case, pace: Pace) -> 
 @given(cases(), paces, measured)
 @many
 def test_a_measured_run_runs_again_and_loses_nobody(case: Case, pace: Pace, realtime: RealtimeOptions) -> None:
+    runs_again_and_loses_nobody(case, pace, realtime)
+
+
+@given(tier_cases(), paces, measured)
+@many
+def test_a_measured_run_with_host_tiers_runs_again_and_loses_nobody(
+    case: Case, pace: Pace, realtime: RealtimeOptions
+) -> None:
+    runs_again_and_loses_nobody(case, pace, realtime)
+
+
+def runs_again_and_loses_nobody(case: Case, pace: Pace, realtime: RealtimeOptions) -> None:
     assume(not may_get_stuck(case))
     with tempfile.TemporaryDirectory() as name:
         log = Path(name) / "events.jsonl"

@@ -17,6 +17,8 @@ from hypothesis import HealthCheck, given, settings
 
 from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions, TimingModel
 from mocker_replay.config.engine import HostOffloadSettings
+from mocker_replay.errors import ExitCode
+from mocker_replay.log.audit.run import audit
 from mocker_replay.log.wall import read_wall
 from mocker_replay.replay.rerun import rerun
 from tests.property.replays import NOMINAL, Case, Outputs, cases, conserves, measured, paces, run, tier_cases
@@ -96,6 +98,8 @@ def runs_again_and_tells_how_late_it_was(case: Case, pace: Pace, realtime: Realt
         outputs = run(case, Path(name), realtime, pace)
         again = rerun(Path(name) / "events.jsonl")
         assert again.difference is None, again.difference
+        report = audit(Path(name) / "events.jsonl")
+        assert report.exit_code == ExitCode.OK, [finding.to_mapping() for finding in report.findings[:3]]
     seen = Seen(outputs.log)
     conserves(seen.footer, outputs)
     if case.options.max_sim_time_ms is None:
