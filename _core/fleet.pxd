@@ -54,6 +54,7 @@ cdef class Fleet(Intake):
     cdef readonly int32_t moving_worker  # external: after "move", who is to move
     cdef readonly bint hold_boundary     # external: and whether it stops at a pass boundary
     cdef readonly bint hold_start        # external: and whether it stops before a pass starts
+    cdef readonly bint moves_anyway      # external: also where it is idle and nothing is on its lanes
     cdef int stage
     cdef bint first_round                # of the instant
 

@@ -24,6 +24,7 @@ class Fleet(Intake):
     moving_worker: int
     hold_boundary: bool
     hold_start: bool
+    moves_anyway: bool
     def __new__(
         cls,
         machines: Iterable[Machine],

@@ -81,8 +81,8 @@ cdef class Fleet(Intake):
         wake_on_end: `advance` returns "ends" whenever requests ended, before rows of that instant are handed over.
         external: the caller's shells move the machines and own their lanes. `advance` returns "move" for the worker
             `moving_worker`, which is to run at reading `now_ms` until it has to wait (`hold_boundary`: at a pass boundary
-            and behind internal work, too; `hold_start`: before a pass starts, too); "place" for every row that is due, taken
-            with `take_next`; "cancel" for every client that leaves, taken with `take_cancel`; "settle" when handoffs go on,
+            and behind internal work, too; `hold_start`: before a pass starts, too; without `moves_anyway` an idle machine
+            moves only for commands); "place" for every row that is due, taken with `take_next`; "cancel" for every client that leaves, taken with `take_cancel`; "settle" when handoffs go on,
             see `take_command`. Shells that run freely call `note_now` in place of `advance`.
         directed: of an external one, its shells move only when told to, now or in the run that is done again.
         quiet: nobody reads the records of passes or gauges. Passes in which nothing but steady decode happens then leave
@@ -559,7 +559,8 @@ cdef class Fleet(Intake):
             worker = self.next_to_move
             self.next_to_move += 1
             if not hold_boundary or _ends_now(<Machine>self.workers[worker], self.now_ms, self.disaggregated):
-                if hold_boundary or self._copy_ends(worker):
+                self.moves_anyway = hold_boundary or self._copy_ends(worker)
+                if self.moves_anyway:
                     self._note_event()
                 self.moving_worker = worker
                 return True

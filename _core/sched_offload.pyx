@@ -440,7 +440,7 @@ cdef class OffloadScheduler(ReadingScheduler):
             self.shared.advance(at_ms)
             if self.shared.take_wake(self.member):
                 self.stalled, self.looks_again = False, True
-            while self.shared.take(self.member, &done):
+            while self.shared.take(self.member, at_ms, &done):
                 self._finish(&done, out, at_ms)
         else:
             while self.tier.finish_next(at_ms, &done):

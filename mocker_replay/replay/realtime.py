@@ -81,6 +81,7 @@ class RealtimeRun(RunBooks):
         self._tap = Tap(
             self.fleet, self._recorder, self.punctuality, self.consume_with_wall, self._some_ended, self._fail,
             tells_idle=pools.prefill is not None and not self._nominal,
+            after_step=self._see_shared_memory if self.engine.shares_tier and not self._nominal else None,
         )  # fmt: skip
         self._handoffs: LiveHandoffs | None = None
         if pools.prefill is not None:
@@ -173,9 +174,10 @@ class RealtimeRun(RunBooks):
                 self._recorder.packed_step(NO_WORKER, LOOK, self.fleet.now_ms)
             if status == "move":
                 shell = self._groups[self.fleet.moving_worker].driver.shell
-                await shell.move(
-                    self.fleet.now_ms, hold_boundary=self.fleet.hold_boundary, hold_start=self.fleet.hold_start
-                )
+                if self.fleet.moves_anyway or shell.has_work:
+                    await shell.move(
+                        self.fleet.now_ms, hold_boundary=self.fleet.hold_boundary, hold_start=self.fleet.hold_start
+                    )
             elif status == "settle":
                 await self._settle_directed()
             elif status == "place":
@@ -377,6 +379,12 @@ class RealtimeRun(RunBooks):
             del self._living[request]
         if not self._nominal:
             self._alarm.ring()
+
+    def _see_shared_memory(self, worker: int) -> None:
+        """What one worker did may move the ends of everybody's copies."""
+        for other, group in enumerate(self._groups):
+            if other != worker:
+                group.driver.shell.see_internal_work()
 
     def extra_summary(self) -> dict[str, Any]:
         limit_ms = self.realtime.max_lateness_ms

@@ -149,6 +149,11 @@ class RealtimeShell:
         return [queued.command for queued in self.commands.items()]
 
     @property
+    def has_work(self) -> bool:
+        """There is something to do besides internal work: the machine is not idle, or a command is there."""
+        return self.machine.phase_name != "idle" or len(self.commands) > 0 or len(self.cancels) > 0
+
+    @property
     def waits_for_command(self) -> bool:
         """Only a command could move the machine, none is on its way, and all that was published has been dealt with."""
         on_the_way = self._outbox or self.events.unsettled or len(self.commands) or len(self.cancels)
