@@ -82,8 +82,9 @@ cdef class Fleet(Intake):
         external: the caller's shells move the machines and own their lanes. `advance` returns "move" for the worker
             `moving_worker`, which is to run at reading `now_ms` until it has to wait (`hold_boundary`: at a pass boundary
             and behind internal work, too; `hold_start`: before a pass starts, too; without `moves_anyway` an idle machine
-            moves only for commands); "place" for every row that is due, taken with `take_next`; "cancel" for every client that leaves, taken with `take_cancel`; "settle" when handoffs go on,
-            see `take_command`. Shells that run freely call `note_now` in place of `advance`.
+            moves only for commands); "place" for every row that is due, taken with `take_next`; "cancel" for every client
+            that leaves, taken with `take_cancel`; "settle" when handoffs go on, see `take_command`. Shells that run freely
+            call `note_now` in place of `advance`.
         directed: of an external one, its shells move only when told to, now or in the run that is done again.
         quiet: nobody reads the records of passes or gauges. Passes in which nothing but steady decode happens then leave
             one QUIET_PASS record each, or are entries of a QUIET_RUN, which say what a collector has to know. Not with handoffs, which may be due

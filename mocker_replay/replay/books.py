@@ -51,8 +51,8 @@ class RunBooks:
 
     Args:
         policy: who decides where the engine leaves a choice.
-        want: records wanted besides those of the outputs. external: the subclass moves the machines itself. directed: and
-            only when the fleet says so.
+        want: records wanted besides those of the outputs. external: the subclass moves the machines itself.
+        directed: and only when the fleet says so.
     """
 
     def __init__(

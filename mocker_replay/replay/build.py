@@ -30,7 +30,8 @@ def build_fleet(
 
     Args:
         want: optional records somebody reads (`Want` bits of the event buffer).
-        external: the caller's own shells move the machines. directed: and only when told to. quiet: nobody reads records of passes and gauges.
+        external: the caller's own shells move the machines. directed: and only when told to.
+        quiet: nobody reads records of passes and gauges.
         block_tokens: generated tokens for the hashes of cache events; needed with WANT_KV.
         knows_outputs: hash ids stand for engine blocks and go on behind the prompt, for what will be generated.
         policy: asked by all ranks; None is first come, first served.

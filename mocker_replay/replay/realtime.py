@@ -257,7 +257,7 @@ class RealtimeRun(RunBooks):
         return not interrupt.raised
 
     def _is_at_rest(self) -> bool:
-        """Nobody waits for a request, and no pass is in flight that a client has left, no copy under way, no source held."""
+        """Nobody waits for a request; no pass of one that was left is in flight, no copy under way, no source held."""
         if self._handoffs is not None and not self._handoffs.at_rest:
             return False
         return not self._living and self._all_stand_still()
@@ -268,7 +268,7 @@ class RealtimeRun(RunBooks):
         return all(group.driver.shell.waits_for_command for group in self._groups)
 
     def _nobody_moves(self) -> bool:
-        """Neither a transfer nor a copy is under way and all machines are idle, which ends the run if all is dealt with."""
+        """No transfer and no copy is under way and all machines are idle, which ends the run if all is dealt with."""
         if self._handoffs is None or not self._handoffs.nothing_is_due:
             return False
         return self._all_stand_still()
