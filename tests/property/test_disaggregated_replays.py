@@ -6,12 +6,14 @@ import dataclasses
 import math
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import orjson
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions
+from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions, TimingModel
+from mocker_replay.config.engine import HostOffloadSettings
 from mocker_replay.errors import ExitCode, InvariantError
 from mocker_replay.log.audit.run import audit
 from mocker_replay.log.wall import bare_lines, read_wall
@@ -100,17 +102,63 @@ def may_get_stuck(case: Case) -> bool:
 @given(cases(), paces)
 @many
 def test_the_nominal_clock_gives_the_accelerated_run(case: Case, pace: Pace) -> None:
+    assume(not may_get_stuck(case))
     is_the_accelerated_run(case, pace)
 
 
 @given(tier_cases(), paces)
 @many
 def test_the_nominal_clock_gives_the_accelerated_run_with_host_tiers(case: Case, pace: Pace) -> None:
+    assume(not may_get_stuck(case))
     is_the_accelerated_run(case, pace)
 
 
-def is_the_accelerated_run(case: Case, pace: Pace) -> None:
-    assume(not may_get_stuck(case))
+def one_and_one(
+    tier: HostOffloadSettings, rows: list[dict[str, Any]], decode_ms: float, *, at_decode: bool = False, ranks: int = 1
+) -> Case:
+    """A prefill worker of these ranks and a decode worker, one of them with host memory; prompts take 1 ms, and so does a
+    block of 2 tokens to travel."""
+    config = EngineConfig(
+        num_gpu_blocks=4, num_gpu_blocks_is_explicit=True, block_size=2, max_num_seqs=1,
+        timing_model=TimingModel("fixed", 1.0, decode_ms), kv_cache_bytes_per_token=500_000,
+        kv_transfer_bandwidth=1.0, kv_transfer_bytes_per_token=500_000,
+    )  # fmt: skip
+    prefill = dataclasses.replace(
+        config, worker_type="prefill", dp_size=ranks, native_host_offload=None if at_decode else tier
+    )
+    decode = dataclasses.replace(config, worker_type="decode", native_host_offload=tier if at_decode else None)
+    options = ReplayOptions(num_prefill_workers=1, num_decode_workers=1, trace_block_size=2)
+    return Case(decode, options, rows, "passes", 1024, prefill)
+
+
+def asking(at_ms: float, document: int, input_tokens: int, output_tokens: int) -> dict[str, Any]:
+    ids = [10 * document + i for i in range(-(-input_tokens // 2))]
+    return {"timestamp": at_ms, "input_length": input_tokens, "output_length": output_tokens, "hash_ids": ids}
+
+
+def test_a_copy_that_ends_with_a_command_is_seen_behind_it() -> None:
+    """The first prompt arrives at 3 ms and is copied until 21 ms, when the second is held and its destination asked for:
+    the worker is given the command, which sees the copy, and looks at its copies by itself only behind that."""
+    tier = HostOffloadSettings(num_host_blocks=2, d2h_bandwidth_gbps=0.25, latency_to_first_byte_ms=10.0)
+    case = one_and_one(tier, [asking(0.0, 0, 4, 0), asking(20.0, 1, 4, 0)], 0.0, at_decode=True)
+    log = is_the_accelerated_run(case, Pace())
+    assert log.index(b'"t_ms":21.0,"event":"command"') < log.index(b'"t_ms":21.0,"event":"store_completed"')
+
+
+def test_a_rank_that_stands_still_looks_again_whenever_anything_happens_elsewhere() -> None:
+    """The fourth prompt has no room beside the second, which is held until the first has been decoded. Its rank looks at
+    that at the end of each pass of the decode worker."""
+    tier = HostOffloadSettings(num_host_blocks=1, d2h_bandwidth_gbps=0.0, h2d_bandwidth_gbps=0.0)
+    rows = [asking(0.0, 0, 3, 6), asking(20.0, 1, 5, 0), asking(40.0, 2, 3, 0), asking(60.0, 3, 3, 0)]
+    log = is_the_accelerated_run(one_and_one(tier, rows, 20.0, ranks=2), Pace())
+    ends = [line for line in log.splitlines() if b'"event":"pass_end","worker":1' in line and b'"tokens":1' in line]
+    for end in ends[2:4]:
+        at = end[end.index(b'"t_ms"') : end.index(b',"event"')]
+        assert at + b',"event":"pass_start","worker":0' in log
+
+
+def is_the_accelerated_run(case: Case, pace: Pace) -> bytes:
+    """The nominal clock gives it, on time and late, and a log that runs again; returns the bare log."""
     with tempfile.TemporaryDirectory() as name:
         log = Path(name) / "events.jsonl"
         accelerated = run(case, Path(name)).bare()
@@ -119,6 +167,8 @@ def is_the_accelerated_run(case: Case, pace: Pace) -> None:
             assert run(case, Path(name), NOMINAL, lateness).bare() == accelerated
             again = rerun(log)
             assert again.difference is None, again.difference
+    whole: bytes = accelerated["log"]
+    return whole
 
 
 @given(cases(), paces, measured)
