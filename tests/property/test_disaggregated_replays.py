@@ -116,8 +116,8 @@ def test_the_nominal_clock_gives_the_accelerated_run_with_host_tiers(case: Case,
 def one_and_one(
     tier: HostOffloadSettings, rows: list[dict[str, Any]], decode_ms: float, *, at_decode: bool = False, ranks: int = 1
 ) -> Case:
-    """A prefill worker of these ranks and a decode worker, one of them with host memory; a prompt takes 1 ms, and so does
-    a block of 2 tokens to travel."""
+    """A prefill worker of these ranks and a decode worker, one of them with host memory; a prompt takes 1 ms, and so
+    does a block of 2 tokens to travel."""
     config = EngineConfig(
         num_gpu_blocks=4, num_gpu_blocks_is_explicit=True, block_size=2, max_num_seqs=1,
         timing_model=TimingModel("fixed", 1.0, decode_ms), kv_cache_bytes_per_token=500_000,
@@ -137,8 +137,8 @@ def asking(at_ms: float, document: int, input_tokens: int, output_tokens: int) -
 
 
 def test_a_copy_that_ends_with_a_command_is_seen_behind_it() -> None:
-    """The first prompt comes at 3 ms and is copied until 21 ms, when the second is held and its destination asked for: the
-    worker is given the command, which sees the copy, and looks at its copies by itself only behind that."""
+    """The first prompt comes at 3 ms and is copied until 21 ms, when the second is held and its destination asked for.
+    The worker is given the command, which sees the copy, and looks at its copies by itself only behind that."""
     tier = HostOffloadSettings(num_host_blocks=2, d2h_bandwidth_gbps=0.25, latency_to_first_byte_ms=10.0)
     case = one_and_one(tier, [asking(0.0, 0, 4, 0), asking(20.0, 1, 4, 0)], 0.0, at_decode=True)
     log = is_the_accelerated_run(case, Pace())
