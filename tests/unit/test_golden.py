@@ -82,13 +82,6 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def pool_of(role: str, **settings: Any) -> EngineConfig:
-    """Enough for all that the trace asks for."""
-    return load_engine_config({"engine": {"worker_type": role, "num_gpu_blocks": 200, "block_size": 16} | settings})
-
-
-POOLS = ReplayOptions(num_prefill_workers=1, num_decode_workers=2)
-
 # -- what is kept ------------------------------------------------------------------------------------
 
 
@@ -557,59 +550,3 @@ def test_the_gravest_golden_gives_the_exit_code() -> None:
     assert exit_code_of([results[Status.SAME], results[Status.DIFFERS]]) == ExitCode.DIFFERS
     assert exit_code_of([results[Status.OTHER_INPUT], results[Status.DIFFERS]]) == ExitCode.USAGE
     assert exit_code_of(results.values()) == ExitCode.INVARIANT
-
-
-# -- two pools ---------------------------------------------------------------------------------------
-
-
-def test_a_golden_of_two_pools_keeps_both_configurations(goldens: GoldenFolder, trace: Path) -> None:
-    record(goldens, trace, config=pool_of("decode"), options=POOLS, prefill=pool_of("prefill", max_num_seqs=3))
-    manifest = goldens.read_manifest("some")
-    assert manifest.config["engine"]["worker_type"] == "decode"
-    assert manifest.prefill_config is not None
-    assert manifest.prefill_config["engine"]["max_num_seqs"] == 3
-    assert manifest.prefill_profile is None
-    assert check_golden(goldens, "some").status == Status.SAME
-
-
-def test_another_configuration_of_prefill_workers_is_another_run(goldens: GoldenFolder, trace: Path) -> None:
-    record(goldens, trace, config=pool_of("decode"), options=POOLS, prefill=pool_of("prefill"))
-    path = goldens.place("some") / "manifest.json"
-    edit(path, lambda document: document["prefill_config"]["engine"].update(speedup_ratio=2.0))
-    assert check_golden(goldens, "some").status == Status.DIFFERS
-    assert update_golden(goldens, "some").written
-    assert check_golden(goldens, "some").status == Status.SAME
-    manifest = goldens.read_manifest("some")
-    assert manifest.prefill_config is not None
-    assert manifest.prefill_config["engine"]["speedup_ratio"] == 2.0
-
-
-def test_a_profile_of_prefill_workers_is_an_input(goldens: GoldenFolder, trace: Path) -> None:
-    profile = trace.parent / "profile.npz"
-    write_profile(profile)
-    model = {"type": "external", "provider": "dynamo_profile", "config": {"path": str(profile)}}
-    timed = pool_of("prefill", timing_model=model)
-    record(goldens, trace, config=pool_of("decode"), options=POOLS, prefill=timed)
-    manifest = goldens.read_manifest("some")
-    assert manifest.profile is None
-    assert manifest.prefill_profile is not None
-    assert manifest.prefill_profile["path"] == "../traces/profile.npz"
-    assert check_golden(goldens, "some").status == Status.SAME
-    write_profile(profile, slower=2.0)
-    assert check_golden(goldens, "some").status == Status.OTHER_INPUT
-
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"prefill_config": 3}, "prefill_config: must be an object"),
-        ({"prefill_profile": 3}, "prefill_profile: must be an object or null"),
-        ({"prefill_config": {}}, "prefill_config: must be the engine configuration of the run"),
-    ],
-)
-def test_a_manifest_of_two_pools_by_hand(change: dict[str, Any], text: str, goldens: GoldenFolder, trace: Path) -> None:
-    record(goldens, trace, config=pool_of("decode"), options=POOLS, prefill=pool_of("prefill"))
-    edit(goldens.place("some") / "manifest.json", lambda document: document.update(change))
-    result = check_golden(goldens, "some")
-    assert result.status == Status.UNREADABLE
-    assert text in result.reason
