@@ -203,7 +203,10 @@ def runs_again_and_loses_nobody(case: Case, pace: Pace, realtime: RealtimeOption
     assert math.isfinite(outputs.result.facts.end_ms)
 
 
-@given(cases(), paces, measured | st.just(NOMINAL), st.integers(1, 10) | st.integers(10, 60) | st.integers(30, 250))
+@given(
+    cases() | tier_cases(), paces, measured | st.just(NOMINAL),
+    st.integers(1, 10) | st.integers(10, 60) | st.integers(30, 250),
+)  # fmt: skip
 @many
 def test_an_interrupted_run_keeps_what_was_true(case: Case, pace: Pace, realtime: RealtimeOptions, turn: int) -> None:
     assume(not may_get_stuck(case))
