@@ -11,6 +11,7 @@ interpreter that MR_PEER_PYTHON names (`pip install '.[peer]'` there). Exit code
 from __future__ import annotations
 
 import argparse
+import compileall
 import os
 import platform
 import statistics
@@ -22,6 +23,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
+import mocker_replay
 from mocker_replay._core import _testing
 from mocker_replay._core.log_encoder import LogEncoder
 
@@ -221,6 +223,8 @@ def main() -> int:
     args = parser.parse_args()
     if _testing.BUILT_WITH_CHECKS:
         parser.error("a build with checks is not raced: make build")
+    # Installers compile what they install; a checkout whose files have changed would compile them in each run.
+    compileall.compile_dir(Path(mocker_replay.__file__).parent, quiet=1)
     machine = f"{processor()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}"
     sides = f"Python {platform.python_version()}, mocker-replay {version('mocker-replay')}, ai-dynamo-runtime 1.6.1"
     print(f"{machine}, {sides}; medians of {args.pairs} pairs\n")

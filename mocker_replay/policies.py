@@ -11,8 +11,9 @@ import importlib
 import inspect
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from msgspec import Struct
 
 from mocker_replay.errors import Fault, UsageError
 
@@ -98,8 +99,7 @@ class Policy:
         raise NotImplementedError("a policy without a `place` of its own leaves placement to the router")
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedPolicy:
+class LoadedPolicy(Struct, frozen=True):
     """A policy, ready to be asked."""
 
     name: str

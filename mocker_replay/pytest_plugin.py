@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from mocker_replay.config import TimingCallable
@@ -58,8 +58,7 @@ class ReplayGolden:
         return None if result.exit_code == ExitCode.OK else render_results([result], quiet=True).rstrip("\n")
 
 
-@dataclass(frozen=True, slots=True)
-class _NoGolden:
+class _NoGolden(Struct, frozen=True):
     """Stands for the goldens that a test asks for and that are not there: the test says so when it is run."""
 
     reason: str

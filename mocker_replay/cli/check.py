@@ -5,12 +5,12 @@ It decides what goes to which stream; faults are found by the readers, figures b
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from msgspec import structs
 
 from mocker_replay.cli import flags
 from mocker_replay.cli.run import transforms_of
@@ -177,7 +177,7 @@ def _more(error: TraceError | None, facts: TraceFacts | None) -> dict[str, objec
     if error is not None and error.hint:
         more["hint"] = error.hint
     if facts is not None and facts.assumptions is not None:
-        more["assumed"] = dataclasses.asdict(facts.assumptions)
+        more["assumed"] = structs.asdict(facts.assumptions)
     return more
 
 

@@ -5,12 +5,13 @@ It decides what is told of repairs and where the copy goes; the repairs are `moc
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import structs
 
 from mocker_replay.cli.console import plain
 from mocker_replay.cli.reading import open_by_flags
@@ -71,7 +72,7 @@ def write_repaired(
         encoder.write(text)
         encoder.close()
     name = "<stdout>" if out == "-" else os.path.basename(out)
-    return repaired, dataclasses.replace(facts, path=out, name=name), profile
+    return repaired, structs.replace(facts, path=out, name=name), profile
 
 
 # The copy says itself what had to be stated of the trace.
@@ -98,4 +99,4 @@ def tell_fixes(traces: list[str], out: str, repaired: Repaired) -> None:
 
 def listed(fixes: Sequence[Fix]) -> list[dict[str, object]]:
     """The repairs for JSON."""
-    return [dataclasses.asdict(fix) for fix in fixes]
+    return [structs.asdict(fix) for fix in fixes]

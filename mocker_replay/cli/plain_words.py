@@ -12,10 +12,10 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import typer
+from msgspec import Struct
 from typer.models import ArgumentInfo, ParameterInfo
 
 # What may be said of an option or argument here; one that says more is read by Typer.
@@ -34,8 +34,7 @@ class PlainContext:
         self.params = params
 
 
-@dataclass(slots=True)
-class _Parameter:
+class _Parameter(Struct):
     name: str
     kind: object  # the type of one value
     repeats: bool

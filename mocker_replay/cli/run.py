@@ -252,7 +252,7 @@ def override_names() -> dict[str, str]:
 
 def replay_options_of(given: Mapping[str, Any], faults: list[Fault]) -> ReplayOptions:
     """Settings of the run as the flags say, not yet looked at."""
-    names = [name for name in ReplayOptions.__dataclass_fields__ if name not in ("policy_options", "transforms")]
+    names = [name for name in ReplayOptions.__struct_fields__ if name not in ("policy_options", "transforms")]
     values = {name: given[name] for name in names if name not in _POOL_SIZES or name in given} | {"policy_options": {}}
     try:
         values["policy_options"] = policy_options_of(given["policy_option"] or ())

@@ -5,12 +5,12 @@ It decides names of flags and what people are told; the workload is `mocker_repl
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from itertools import islice
 from typing import Annotated, Any, Final
 
 import typer
+from msgspec import structs
 
 from mocker_replay.errors import UsageError
 
@@ -97,5 +97,5 @@ def _by_flags(error: UsageError, params: dict[str, Any]) -> UsageError:
             for word in fault.rule.split(" ")
         ]
         value = "" if fault.value == "None" else fault.value
-        faults.append(dataclasses.replace(fault, file=flags[fault.file], value=value, rule=" ".join(words)))
+        faults.append(structs.replace(fault, file=flags[fault.file], value=value, rule=" ".join(words)))
     return UsageError.of(faults)

@@ -6,11 +6,11 @@ interrupted leaves no comparison. Figures and verdicts are made in `report/compa
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct, structs
 
 from mocker_replay.compare.variants import Variant
 from mocker_replay.config import ReplayOptions
@@ -33,8 +33,7 @@ _READING: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Replicates:
+class Replicates(Struct, frozen=True):
     """How often each variant is run, over which arrivals; 0 is once, over the trace as it is."""
 
     count: int = 0
@@ -42,8 +41,7 @@ class Replicates:
     seed: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class VariantRuns:
+class VariantRuns(Struct, frozen=True):
     """All runs of one variant."""
 
     variant: Variant
@@ -52,8 +50,7 @@ class VariantRuns:
     num_requests: int  # of all its runs
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """All variants, the first of them the baseline, and what is said of the others."""
 
     trace: TraceFacts
@@ -69,7 +66,7 @@ class Comparison:
     def to_mapping(self, gates: Sequence[GateResult] = ()) -> dict[str, Any]:
         """Everything; what differs from run to run stands under `wall` alone."""
         assumptions = self.trace.assumptions
-        assumed = {} if assumptions is None else {"assumed": dataclasses.asdict(assumptions)}
+        assumed = {} if assumptions is None else {"assumed": structs.asdict(assumptions)}
         return {
             "schema": SCHEMA,
             "trace": {
@@ -155,8 +152,8 @@ def _in_its_format(variant: Variant, trace: HeldTrace) -> Variant:
     """With the format in which the trace was found to be."""
     if variant.options.trace_format != "auto":
         return variant
-    options = dataclasses.replace(variant.options, trace_format=trace.scan().format)
-    return dataclasses.replace(variant, options=options)
+    options = structs.replace(variant.options, trace_format=trace.scan().format)
+    return structs.replace(variant, options=options)
 
 
 def _read_traces(trace: str | os.PathLike[str], variants: Sequence[Variant]) -> dict[tuple[object, ...], HeldTrace]:

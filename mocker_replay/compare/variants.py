@@ -6,13 +6,13 @@ the command, `--engine-config`), and these win over the defaults. Finds every fa
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct, field, structs
 
 from mocker_replay.config import EngineConfig, ReplayOptions
 from mocker_replay.config.loading import engine_config_of, overlaid, read_document
@@ -31,8 +31,7 @@ _GOALS: Final = ("sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms")
 _NAMED = re.compile(r"([\w.+-]+)=(.+)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
+class Variant(Struct, frozen=True):
     """One thing to compare."""
 
     name: str
@@ -40,8 +39,7 @@ class Variant:
     options: ReplayOptions
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
+class Shared(Struct, frozen=True):
     """What all variants have in common, where they do not say otherwise."""
 
     options: ReplayOptions = field(default_factory=ReplayOptions)
@@ -115,8 +113,8 @@ def _document(source: str, number: int) -> tuple[object, Origin]:
     try:
         document, origin = read_document(source)
     except ConfigError as exc:
-        raise UsageError.of([dataclasses.replace(fault, file=place) for fault in exc.faults]) from None
-    return document, dataclasses.replace(origin, name=place)
+        raise UsageError.of([structs.replace(fault, file=place) for fault in exc.faults]) from None
+    return document, structs.replace(origin, name=place)
 
 
 def _is_text(source: str) -> bool:
@@ -141,7 +139,7 @@ def _own_name(own: Mapping[str, Any], source: str, number: int, origin: Origin, 
 
 def _options(own: Mapping[str, Any], shared: Shared, origin: Origin, faults: list[Fault]) -> ReplayOptions:
     """Settings of the run: the variant's own over the shared ones."""
-    known = [name for name in ReplayOptions.__dataclass_fields__ if name not in _NOT_OF_A_VARIANT]
+    known = [name for name in ReplayOptions.__struct_fields__ if name not in _NOT_OF_A_VARIANT]
     given = own.get("options", {})
     if not isinstance(given, Mapping):
         faults.append(origin.fault("options", given, "must be a table of settings of the run"))
@@ -159,14 +157,14 @@ def _options(own: Mapping[str, Any], shared: Shared, origin: Origin, faults: lis
         faults.append(origin.fault(places[name], values.pop(name), f"unknown setting{meant}"))
     if "policy" in values:
         values.setdefault("policy_options", {})  # those of another policy are not for this one
-    options = dataclasses.replace(shared.options, **values)
+    options = structs.replace(shared.options, **values)
     try:
         options.validate()
         where = [f"{origin.name}: {places[name]}" if name in places else shared.name_of(name) for name in _POLICY]
         load_policy(options.policy, options.policy_options, where=where[0], where_options=where[1])
     except UsageError as exc:
         for fault in exc.faults:
-            if fault.file not in ReplayOptions.__dataclass_fields__:
+            if fault.file not in ReplayOptions.__struct_fields__:
                 faults.append(fault)  # of the policy, which knows where it was named
             elif fault.file in places:
                 place = places[fault.file]

@@ -6,11 +6,11 @@ A table: `mocker_replay.engines` builds the ranks of a backend, whoever runs one
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Backend:
+class Backend(Struct, frozen=True):
     """What can be asked of the engines of one backend."""
 
     takes_policies: bool = False  # scheduling policies other than first come, first served

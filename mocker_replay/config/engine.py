@@ -6,8 +6,9 @@ Built by `load_engine_config`. Holds values; computes nothing of a simulation.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from mocker_replay.config import schema
 from mocker_replay.config.backends import BACKENDS
@@ -25,8 +26,7 @@ BLOCK_SIZE_MAX = 2**31 - 1  # tokens
 DP_SIZE_MAX = 4096  # ranks a worker
 
 
-@dataclass(frozen=True, slots=True)
-class SglangSettings:
+class SglangSettings(Struct, frozen=True):
     """Keys of `engine.sglang`; without effect for other backends."""
 
     schedule_policy: str = "fifo"
@@ -36,15 +36,13 @@ class SglangSettings:
     schedule_conservativeness: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class TrtllmSettings:
+class TrtllmSettings(Struct, frozen=True):
     """Keys of `engine.trtllm`; without effect for other backends."""
 
     capacity_scheduler_policy: str = "guaranteed_no_evict"
 
 
-@dataclass(frozen=True, slots=True)
-class HostOffloadSettings:
+class HostOffloadSettings(Struct, frozen=True):
     """Keys of `engine.native_host_offload`: a tier of KV blocks in host memory. Bandwidths of 0 are instantaneous."""
 
     num_host_blocks: int
@@ -64,8 +62,7 @@ class HostOffloadSettings:
         return {key: value for key, value in values.items() if key in always or value != getattr(defaults, key)}
 
 
-@dataclass(frozen=True, slots=True)
-class DynamoSettings:
+class DynamoSettings(Struct, frozen=True):
     """Keys of `dynamo`: options of the serving frontend, kept so that its files load; without effect on a replay."""
 
     enable_local_indexer: bool = False
@@ -78,8 +75,7 @@ class DynamoSettings:
     router_queue_policy: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
+class EngineConfig(Struct, frozen=True):
     """Settings of one engine, flat. None of a limit means no limit."""
 
     backend: str = "vllm"

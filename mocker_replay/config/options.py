@@ -5,12 +5,13 @@ Holds and validates values; the names are the reference's arguments.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import numbers
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal, get_args
+
+import msgspec
+from msgspec import Struct, structs
 
 from mocker_replay.config.origin import nearest, show
 from mocker_replay.config.prefix_estimate import ESTIMATE_RULE, read_estimate
@@ -77,8 +78,7 @@ NEEDS_CLOSED_LOOP = ": its sessions have no timestamps, so replay_concurrency sa
 NO_CLOSED_LOOP = ": a graph says itself what starts when; agentic_lanes bounds the plays at a time"
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayOptions:
+class ReplayOptions(Struct, frozen=True):
     """Settings of a run; `validate` finds what is wrong with them."""
 
     mode: str = "accelerated"
@@ -110,7 +110,7 @@ class ReplayOptions:
     telemetry_sample_interval_ms: float = 1000.0
     transforms: tuple[str, ...] = ()  # of the rows, in their order; see docs/transforms.md
     policy: str = "fcfs"  # built in, MODULE:CLASS or an entry point; see mocker_replay.policies
-    policy_options: Mapping[str, object] = dataclasses.field(default_factory=dict)  # arguments of its class
+    policy_options: Mapping[str, object] = msgspec.field(default_factory=dict)  # arguments of its class
 
     @property
     def is_disaggregated(self) -> bool:
@@ -119,7 +119,7 @@ class ReplayOptions:
 
     def __post_init__(self) -> None:
         if isinstance(self.transforms, list):  # as a file has them
-            object.__setattr__(self, "transforms", tuple(self.transforms))
+            structs.force_setattr(self, "transforms", tuple(self.transforms))
 
     def validate(self, name_of: Callable[[str], str] = str) -> None:
         """Refuse what cannot be, or is not built.
@@ -143,7 +143,7 @@ class ReplayOptions:
         """Every option by name, in the order of the fields; those that few traces need only where they are given."""
         mapping = {
             name: value
-            for name, value in dataclasses.asdict(self).items()
+            for name, value in structs.asdict(self).items()
             if value is not None or name not in _LEFT_OUT_IF_NONE
         }
         if not self.transforms:

@@ -9,7 +9,8 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from mocker_replay.errors import Fault
 
@@ -18,8 +19,7 @@ _VALUE_SHOWN_MAX = 60
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+|\n')
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """One source of settings, with whatever overrides it."""
 
     name: str

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from mocker_replay.config.origin import nearest, show
 from mocker_replay.errors import Fault, UsageError
@@ -18,8 +19,7 @@ from mocker_replay.errors import Fault, UsageError
 CLOCKS: Final = ("measured", "nominal")
 
 
-@dataclass(frozen=True, slots=True)
-class RealtimeOptions:
+class RealtimeOptions(Struct, frozen=True):
     """How a trace is replayed at its real pace; `validate` finds what is wrong."""
 
     clock: str = "measured"  # which reading a step is given

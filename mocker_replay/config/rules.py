@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from mocker_replay.config.decimals import plain_decimal, read_plain_float
 from mocker_replay.config.schema import DEFAULT_BLOCK_SIZE
@@ -23,8 +24,7 @@ _POSITIVE = "must be positive"
 _NON_NEGATIVE = "must be finite and non-negative"
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """`broken` says what must hold, or None when it holds."""
 
     path: str

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
 class Kind(enum.Enum):
@@ -28,8 +29,7 @@ class Kind(enum.Enum):
 INTEGER_LIMITS = {Kind.COUNT: 2**64 - 1, Kind.COUNT_32: 2**32 - 1, Kind.PORT: 2**16 - 1}
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(Struct, frozen=True):
     """One key of one section."""
 
     kind: Kind

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from mocker_replay.config import schema
 from mocker_replay.config.decimals import U64_MAX, read_json_number
@@ -28,8 +29,7 @@ _CHILDREN: Mapping[str, Mapping[str, Key]] = {
 }
 
 
-@dataclass(slots=True)
-class Shaped:
+class Shaped(Struct):
     """A document after the first look. `values` has a value of the right type at every known path."""
 
     origin: Origin

@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import numbers
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
+
+from msgspec import Struct
 
 from mocker_replay.config.decimals import read_json_number
 from mocker_replay.config.origin import nearest
@@ -24,8 +25,7 @@ class TimingCallable(Protocol):
         """Time of the decode part of a pass."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimingModel:
+class TimingModel(Struct, frozen=True):
     """`type` is polynomial, fixed, external (a provider with a file) or callback (a Python object)."""
 
     type: str = "polynomial"

@@ -8,11 +8,11 @@ they mean.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from blake3 import blake3
+from msgspec import Struct
 
 from mocker_replay._core.log_lines import skip_lines
 
@@ -20,8 +20,7 @@ BLOCK_EVENTS = 4096
 _PASS_LINE = b'"event":"pass_'
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(Struct, frozen=True):
     """Consecutive event lines."""
 
     seq: int  # of its first line
@@ -93,8 +92,7 @@ class BlockDigester:
         self._first = self._pass_line = b""
 
 
-@dataclass(frozen=True, slots=True)
-class BlockDifference:
+class BlockDifference(Struct, frozen=True):
     """The first block that is another one, as far as its digest tells."""
 
     index: int

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, structs
 
 from mocker_replay import __version__
 from mocker_replay.config import TimingCallable
@@ -86,7 +87,7 @@ def _checked(folder: GoldenFolder, name: str, timing_model: TimingCallable | Non
         log = Path(scratch) / EVENTS
         if run(log).footer["digest"] != fresh.footer["digest"]:
             note = "two fresh runs differ from each other: something in them is not deterministic"
-            return replace(result, notes=(*result.notes, note))
+            return structs.replace(result, notes=(*result.notes, note))
         return _with_diff(result, manifest, folder.events(name), log)
 
 
@@ -153,7 +154,7 @@ def _with_diff(result: GoldenResult, manifest: Manifest, stored: Path, fresh: Pa
             digest = log.verify()["digest"]
         if digest != manifest.log.get("digest"):
             raise GoldenError(f"{stored}: is not the log that {manifest.name} recorded: its digest is another one")
-        return replace(result, diff=diff_logs(stored, fresh))
+        return structs.replace(result, diff=diff_logs(stored, fresh))
     except LogError as exc:
         raise GoldenError(str(exc)) from None
 
@@ -161,8 +162,7 @@ def _with_diff(result: GoldenResult, manifest: Manifest, stored: Path, fresh: Pa
 # -- update ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class GoldenUpdate:
+class GoldenUpdate(Struct, frozen=True):
     """What an update changes, or would change."""
 
     result: GoldenResult  # the golden as it was, against the new one
@@ -260,10 +260,10 @@ def _changes(folder: GoldenFolder, manifest: Manifest, fresh: FreshRun, log: Pat
     try:
         golden = folder.read(name)
         if manifest.log.get("block_events") != BLOCK_EVENTS:
-            golden = replace(golden, blocks=())
+            golden = structs.replace(golden, blocks=())
         result = _compared(golden, fresh)
         if log is not None and manifest.log.get("digest") != fresh.footer["digest"]:
             result = _with_diff(result, manifest, folder.events(name), log)
     except GoldenError as exc:
         result = GoldenResult(name, Status.UNREADABLE, str(exc), fresh.footer["events"])
-    return replace(result, notes=(*notes, *result.notes))
+    return structs.replace(result, notes=(*notes, *result.notes))

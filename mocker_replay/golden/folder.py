@@ -10,11 +10,11 @@ import fnmatch
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from mocker_replay.golden.blocks import Block
 from mocker_replay.golden.manifest import GoldenError, Manifest, read_json
@@ -28,8 +28,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}", re.ASCII)
 _PATTERN = re.compile(r"[*?\[]")
 
 
-@dataclass(frozen=True, slots=True)
-class Golden:
+class Golden(Struct, frozen=True):
     """One golden, read."""
 
     manifest: Manifest

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from mocker_replay.config import EngineConfig, ReplayOptions
 from mocker_replay.errors import InvariantError, ReplayInterrupted, UsageError
@@ -29,8 +29,7 @@ _FOOTER_START = b'{"event":"footer"'
 _ENDS = ("finished", "failed", "rejected", "cancelled", "cut")
 
 
-@dataclass(frozen=True, slots=True)
-class FreshRun:
+class FreshRun(Struct, frozen=True):
     """What came of a run."""
 
     header: dict[str, Any]

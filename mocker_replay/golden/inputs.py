@@ -80,7 +80,7 @@ def settings_of(
     """
     if manifest.level not in list(EventLevel):
         raise GoldenError(f"{where}: level: must be one of {', '.join(EventLevel)} (got {manifest.level})")
-    known = ReplayOptions.__dataclass_fields__
+    known = ReplayOptions.__struct_fields__
     unknown = sorted(set(manifest.options) - set(known))
     if unknown:
         raise GoldenError(f"{where}: options: this version does not know {', '.join(unknown)}")

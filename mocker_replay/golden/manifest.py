@@ -7,14 +7,13 @@ manifest says so by name.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from msgspec import Struct, structs
 
 from mocker_replay.errors import UsageError
 
@@ -33,8 +32,7 @@ class GoldenError(UsageError):
     """A golden that cannot be read, or is none; the message says which and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(Struct, frozen=True):
     """What `manifest.json` holds."""
 
     name: str
@@ -51,7 +49,7 @@ class Manifest:
     prefill_profile: Mapping[str, Any] | None = None  # as `profile`, of prefill workers
 
     def to_json(self) -> bytes:
-        mapping = {"schema": GOLDEN_SCHEMA, **dataclasses.asdict(self)}
+        mapping = {"schema": GOLDEN_SCHEMA, **structs.asdict(self)}
         if self.prefill_config is None:
             mapping = {key: value for key, value in mapping.items() if key not in _OF_POOLS}
         return orjson.dumps(mapping, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
@@ -67,7 +65,7 @@ class Manifest:
         schema = mapping.pop("schema", None)
         if schema != GOLDEN_SCHEMA:
             raise GoldenError(f"{where}: schema: this version reads {GOLDEN_SCHEMA} (got {schema})")
-        fields = {field.name for field in dataclasses.fields(cls)}
+        fields = set(cls.__struct_fields__)
         if "prefill_config" not in mapping:
             fields -= set(_OF_POOLS)
         if mapping.keys() != fields:

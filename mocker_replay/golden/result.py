@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from mocker_replay.errors import ExitCode
 from mocker_replay.golden.blocks import BlockDifference
@@ -37,8 +38,7 @@ EXIT_CODES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class GoldenResult:
+class GoldenResult(Struct, frozen=True):
     """One golden, held against a fresh run."""
 
     name: str

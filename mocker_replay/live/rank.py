@@ -10,8 +10,9 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct, structs
 
 from mocker_replay.live.errors import LiveError, NotRunning, text_of
 from mocker_replay.live.handoff.lifecycle import Handoffs
@@ -44,8 +45,7 @@ BATCH_CAPACITY = 8
 OUTPUT_CAPACITY = 8
 
 
-@dataclass(frozen=True, slots=True)
-class RankConfig:
+class RankConfig(Struct, frozen=True):
     """What one rank publishes to whom, and how it buffers. All of it is called or looked at in the engine's loop.
 
     Attributes:
@@ -258,7 +258,7 @@ class Rank:
 
     def forget_publishers(self) -> None:
         """The driver has ended: nothing is published any more, and nobody is kept for it."""
-        self.config = replace(self.config, kv_publishers=(), forward_pass_publisher=None)
+        self.config = structs.replace(self.config, kv_publishers=(), forward_pass_publisher=None)
 
     async def shut_down(self) -> None:
         """Until everything of this rank and its group has ended; see `LiveEngine.shutdown`.

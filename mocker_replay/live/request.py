@@ -11,8 +11,9 @@ import operator
 import struct
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from mocker_replay.identity import deterministic_output_tokens
 from mocker_replay.live.errors import LiveError
@@ -20,8 +21,7 @@ from mocker_replay.live.errors import LiveError
 MAX_TOKENS = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class GenerateRequest:
+class GenerateRequest(Struct, frozen=True):
     """One request to a live engine.
 
     Either `prompt` (token ids), or `input_tokens` with `hash_ids`: identities of its blocks of `trace_block_size`

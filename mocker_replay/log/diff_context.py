@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from mocker_replay.log.compression import CHUNK_BYTES, READ_ERRORS, open_decoder
 from mocker_replay.log.field_differences import FieldDifference
@@ -22,8 +22,7 @@ from mocker_replay.log.wall import bare_line
 _NAMING_LISTS = ("admitted", "prefill", "preempted")
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(Struct, frozen=True):
     """Earlier lines, oldest first. That of a request begins with its arrival, however much is left out behind it."""
 
     about: str  # such as "request r17" or "worker 0"

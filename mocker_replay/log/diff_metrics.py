@@ -7,7 +7,8 @@ change is good.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from mocker_replay._core.log_figures import LogFigures
 from mocker_replay.events import EventLevel
@@ -22,8 +23,7 @@ _ENDINGS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(Struct, frozen=True):
     """One figure of both logs; None where there is no sample."""
 
     name: str

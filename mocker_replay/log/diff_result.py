@@ -7,8 +7,9 @@ code.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from mocker_replay.errors import ExitCode
 from mocker_replay.log.diff_context import History
@@ -16,8 +17,7 @@ from mocker_replay.log.diff_metrics import Metric
 from mocker_replay.log.field_differences import FieldDifference
 
 
-@dataclass(frozen=True, slots=True)
-class PassHere:
+class PassHere(Struct, frozen=True):
     """The pass that a line belongs to."""
 
     worker: int
@@ -29,8 +29,7 @@ class PassHere:
         return {"worker": self.worker, "pass": self.pass_id, "state": self.state, "since_ms": self.since_ms}
 
 
-@dataclass(frozen=True, slots=True)
-class FirstDifference:
+class FirstDifference(Struct, frozen=True):
     """The first event that differs. A side is None where its log has no more lines."""
 
     a: dict[str, Any] | None
@@ -70,8 +69,7 @@ class FirstDifference:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class LineCounts:
+class LineCounts(Struct, frozen=True):
     """Lines by class; a pair counts once."""
 
     by_event: Mapping[str, Mapping[str, int]]  # event -> class -> lines
@@ -94,8 +92,7 @@ class LineCounts:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class LogDiff:
+class LogDiff(Struct, frozen=True):
     """Two logs, compared."""
 
     a: str

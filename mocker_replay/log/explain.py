@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct
 
 from mocker_replay.events import EventLevel, LogEvent
 from mocker_replay.log.audit.header import read_setup
@@ -102,8 +102,7 @@ def _lines_about(reader: EventLogReader, request: str) -> Iterator[tuple[int, Ev
                 yield number, event
 
 
-@dataclass(slots=True)
-class _Flight:
+class _Flight(Struct):
     """A pass in flight on the worker."""
 
     number: int

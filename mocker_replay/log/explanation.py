@@ -7,9 +7,10 @@ spent on; `explain` does.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 # What time may be spent on, in the order of a request's life, with words for people.
 PARTS: Final[dict[str, str]] = {
@@ -31,8 +32,7 @@ PARTS: Final[dict[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(Struct, frozen=True):
     """An uninterrupted piece of a request's time."""
 
     part: str  # one of PARTS
@@ -59,8 +59,7 @@ class Stretch:
         return told
 
 
-@dataclass(slots=True, kw_only=True)
-class Explanation:
+class Explanation(Struct, kw_only=True):
     """One request from arrival to end."""
 
     log: str

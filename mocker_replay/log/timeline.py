@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct
 
 from mocker_replay.events import LogEvent
 from mocker_replay.log.audit.header import read_setup
@@ -36,8 +36,7 @@ _ENDS: Final = frozenset(
 _STAGES: Final = {"source_held": "held", "transfer_started": "transfer", "destination_activated": "waiting"}
 
 
-@dataclass(slots=True)
-class TimelineCounts:
+class TimelineCounts(Struct):
     """What was written."""
 
     requests: int = 0
@@ -47,8 +46,7 @@ class TimelineCounts:
     counters: int = 0
 
 
-@dataclass(slots=True)
-class _Request:
+class _Request(Struct):
     """A request that has not ended."""
 
     track: int

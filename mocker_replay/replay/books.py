@@ -6,10 +6,11 @@ their names only when they are whole, or closed with an honest end marker.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from msgspec import structs
 
 from mocker_replay._core.collector import Collector
 from mocker_replay._core.fleet import Fleet
@@ -319,7 +320,7 @@ class RunBooks:
             graph=None if self.graph is None else run_graph(self.graph, trace, self.workload.lane),
             num_skipped=self.workload.num_skipped,
             placements=self.router.placements if self.router is not None else None,
-            trace_assumed=None if trace.assumptions is None else dataclasses.asdict(trace.assumptions),
+            trace_assumed=None if trace.assumptions is None else structs.asdict(trace.assumptions),
             trace_assumed_texts=() if trace.assumptions is None else trace.assumptions.texts(),
             warnings=trace.warnings,
             trace_transforms=() if trace.lineage is None else trace.lineage.steps,

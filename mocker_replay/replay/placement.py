@@ -5,8 +5,9 @@ Keeps what a router may know of each rank, from the event stream alone, and asks
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from mocker_replay._core.event_buffer import KIND_NAMES, EventBuffer
 from mocker_replay._core.fleet import Fleet
@@ -17,8 +18,7 @@ from mocker_replay.policies import RankLoad
 _GAUGES, _TERMINAL = KIND_NAMES.index("gauges"), KIND_NAMES.index("terminal")
 
 
-@dataclass(slots=True)
-class _Rank:
+class _Rank(Struct):
     num_requests: int = 0
     outstanding_tokens: int = 0
     num_running: int = 0

@@ -7,15 +7,15 @@ common. Never builds a worker.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from mocker_replay.config import EngineConfig, ReplayOptions, load_engine_config
 from mocker_replay.config.origin import show
 from mocker_replay.errors import ConfigError, Fault, UsageError
 
 
-@dataclass(frozen=True, slots=True)
-class Pools:
+class Pools(Struct, frozen=True):
     """Who works in a replay. `engine` is the configuration of decode workers, or of all where workers have no roles."""
 
     engine: EngineConfig

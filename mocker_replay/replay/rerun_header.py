@@ -5,7 +5,7 @@ Decides whether there is anything to run again. Never builds a machine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from mocker_replay.config import TimingCallable
 from mocker_replay.errors import UsageError
@@ -19,8 +19,7 @@ _MAX_RANKS = 65_536  # far beyond any run; each rank costs memory before the fir
 _MAX_ROWS = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedRun:
+class RecordedRun(Struct, frozen=True):
     """The header of a realtime log, checked."""
 
     pools: Pools

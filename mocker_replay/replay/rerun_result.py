@@ -5,16 +5,16 @@ Holds facts for people and programs. Never decides which side is right.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from mocker_replay.errors import ExitCode
 from mocker_replay.log.field_differences import field_differences
 from mocker_replay.log.wall import StepTaken, pack_step
 
 
-@dataclass(frozen=True, slots=True)
-class FieldDifference:
+class FieldDifference(Struct, frozen=True):
     """One value that the two sides do not share; None also where a side does not have the field."""
 
     field: str  # path in the line, such as ranks[0].fpm.wall_time
@@ -22,8 +22,7 @@ class FieldDifference:
     rerun: object
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """The first place where log and rerun part. A side is None where it has no line."""
 
     rule: str  # what does not hold, in words
@@ -55,8 +54,7 @@ class Difference:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class RerunResult:
+class RerunResult(Struct, frozen=True):
     """One log, run again."""
 
     log: str

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
+from msgspec import Struct
 
 from mocker_replay.errors import ExitCode
 from mocker_replay.report.facts import RunFacts
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayResult:
+class ReplayResult(Struct, frozen=True):
     """One finished or cut run."""
 
     summary: dict[str, Any]  # names and definitions of docs/metrics.md

@@ -16,8 +16,8 @@ from __future__ import annotations
 import itertools
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
+from msgspec import Struct, field
 from xxhash import xxh3_64_intdigest
 
 from mocker_replay._core.chacha import ChaCha12Rng
@@ -31,8 +31,7 @@ _STORED, _REMOVED, _FIRST_TOKEN, _TERMINAL = (
 _U64 = 2**64 - 1
 
 
-@dataclass(slots=True)
-class _Rank:
+class _Rank(Struct):
     """What the router has seen of one rank."""
 
     stored: set[int] = field(default_factory=set)  # chain hashes
@@ -40,8 +39,7 @@ class _Rank:
     pending_tokens: int = 0  # uncached prompt tokens of requests without a first token
 
 
-@dataclass(frozen=True, slots=True)
-class _Active:
+class _Active(Struct, frozen=True):
     rank: int  # index over all ranks
     blocks: tuple[int, ...]
     tokens: int  # uncached prompt tokens

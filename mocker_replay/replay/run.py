@@ -5,10 +5,11 @@ Decides what is refused before anything runs, and who opens and closes what.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
 
 from mocker_replay._core.types import CommandError, EngineError
 from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions, load_engine_config
@@ -120,7 +121,7 @@ def _stop_text(run: RunBooks, end_ms: float) -> str:
 def _in_its_format(options: ReplayOptions, facts: TraceFacts) -> ReplayOptions:
     """What was run is what the trace was found to be: a log says no `auto`."""
     require_settings(options, facts)
-    return dataclasses.replace(options, trace_format=facts.format) if options.trace_format == "auto" else options
+    return structs.replace(options, trace_format=facts.format) if options.trace_format == "auto" else options
 
 
 def _pools(options: ReplayOptions, *configs: EngineConfig | Mapping[str, object] | None) -> Pools:
@@ -158,7 +159,7 @@ def _with_policy(
     """The policy of a run, and the options that name it."""
     loaded = load_policy(options.policy, options.policy_options) if policy is None else ready(policy)
     if policy is not None:
-        options = dataclasses.replace(options, policy=loaded.name, policy_options={})
+        options = structs.replace(options, policy=loaded.name, policy_options={})
     if loaded.placing is not None and options.router_mode != "round_robin":
         raise UsageError(
             f"policy {loaded.name} places requests itself: it cannot stand beside router_mode {options.router_mode}"

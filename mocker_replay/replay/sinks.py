@@ -6,7 +6,6 @@ everything could be written.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -14,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 import orjson
+from msgspec import structs
 
 from mocker_replay._core.collector import Collector
 from mocker_replay._core.event_buffer import EventBuffer
@@ -122,11 +122,11 @@ class Sinks:
         if self._facts.graph is not None:
             header["trace"] |= {"plays": self._facts.graph.num_plays, "edges": self._facts.graph.num_edges}
         if self._facts.assumptions is not None:
-            header["trace"]["assumed"] = dataclasses.asdict(self._facts.assumptions)
+            header["trace"]["assumed"] = structs.asdict(self._facts.assumptions)
         if self._pools.prefill is not None:
             header["prefill_config"] = self._pools.prefill.to_mapping()
         if realtime is not None:
-            header["wall"] = {"mode": "realtime", **dataclasses.asdict(realtime)}
+            header["wall"] = {"mode": "realtime", **structs.asdict(realtime)}
         return header
 
     # -- during the run -----------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from mocker_replay._core.fleet import Fleet
 from mocker_replay.replay.history import Histories
@@ -73,14 +74,13 @@ def open_workload(
 
 
 def _renumbered(batches: Iterator[RowBatch]) -> Iterator[RowBatch]:
-    import dataclasses
 
     dense: dict[int, int] = {}
     for batch in batches:
         # Ids beyond a prompt are never used, but they take their number like all others.
         for key in [] if batch.surplus_included is None else batch.surplus_included.tolist():
             dense.setdefault(key, len(dense))
-        yield dataclasses.replace(batch, hash_ids=dense_ids(batch.hash_ids, dense), surplus_included=None)
+        yield structs.replace(batch, hash_ids=dense_ids(batch.hash_ids, dense), surplus_included=None)
 
 
 def dense_ids(hash_ids: Uint64s, dense: dict[int, int]) -> Uint64s:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from mocker_replay._core.chacha import ChaCha12Rng
 from mocker_replay.report.compare_metrics import Kind, Metric, RunSample
@@ -38,8 +38,7 @@ _ROUNDING: Final = 1e-12
 _GRID: Final = 4096  # ranks at which a bootstrapped percentile is looked up, where there are more samples
 
 
-@dataclass(frozen=True, slots=True)
-class BlockError:
+class BlockError(Struct, frozen=True):
     """Standard error of a difference by blocks, or why there is none."""
 
     error: float | None = None  # of variant - ratio * baseline, in the unit of the metric
@@ -48,8 +47,7 @@ class BlockError:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Blocks:
+class _Blocks(Struct, frozen=True):
     """How the rows are cut for one metric."""
 
     count: int

@@ -17,8 +17,9 @@ import math
 import operator
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from mocker_replay.config.origin import nearest
 from mocker_replay.errors import Fault, UsageError
@@ -37,8 +38,7 @@ _GATE = re.compile(
 _FORM: Final = "must be METRIC OPERATOR BOUND, such as 'p99_ttft_ms > +2%' or 'failed_requests > 0'"
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
+class Gate(Struct, frozen=True):
     """One condition."""
 
     text: str

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from mocker_replay.report import metrics
 from mocker_replay.report.facts import CANCELLED, COMPLETED, FAILED, REJECTED, Columns, RunFacts
@@ -31,8 +31,7 @@ class Kind(enum.Enum):
     COUNT = "requests that ended in one way: compared exactly"
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(Struct, frozen=True):
     """One row of the table."""
 
     name: str
@@ -95,8 +94,7 @@ def metrics_with(*, goals: bool) -> tuple[Metric, ...]:
     return tuple(metric for metric in METRICS if goals or not metric.needs_goals)
 
 
-@dataclass(frozen=True, slots=True)
-class RunSample:
+class RunSample(Struct, frozen=True):
     """One run, as a comparison needs it.
 
     Attributes:

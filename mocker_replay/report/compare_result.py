@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct, structs
 
 
 class Verdict(enum.StrEnum):
@@ -28,8 +28,7 @@ class Basis(enum.StrEnum):
     NONE = "none"
 
 
-@dataclass(frozen=True, slots=True)
-class MetricResult:
+class MetricResult(Struct, frozen=True):
     """One metric of one variant."""
 
     name: str
@@ -70,8 +69,7 @@ class MetricResult:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class PairSummary:
+class PairSummary(Struct, frozen=True):
     """One latency of the same request in both runs, over all requests that have it in both."""
 
     name: str
@@ -86,8 +84,7 @@ class PairSummary:
     largest_decrease_row: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class VariantResult:
+class VariantResult(Struct, frozen=True):
     """One variant against the baseline."""
 
     variant: str
@@ -108,13 +105,12 @@ class VariantResult:
                 "completed_in_both": self.num_completed_both,
                 "completed_in_baseline_only": self.num_completed_baseline_only,
                 "completed_in_variant_only": self.num_completed_variant_only,
-                "latencies": [dataclasses.asdict(pair) for pair in self.pairs],
+                "latencies": [structs.asdict(pair) for pair in self.pairs],
             },
         }
 
 
-@dataclass(frozen=True, slots=True)
-class GateResult:
+class GateResult(Struct, frozen=True):
     """One gate, held against one variant."""
 
     gate: str
@@ -123,4 +119,4 @@ class GateResult:
     told: str  # the figures, in words
 
     def to_mapping(self) -> Mapping[str, object]:
-        return dataclasses.asdict(self)
+        return structs.asdict(self)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from mocker_replay.report.compare_blocks import BlockError, PairedRuns, quantile
 from mocker_replay.report.compare_metrics import LATENCIES, Kind, Metric, RunSample, metrics_with
@@ -23,8 +23,7 @@ REPLICATES_MIN: Final = 8  # fewer are too few to know their own spread
 _DIGITS: Final = 6  # significant ones of an interval; a bootstrap knows fewer
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(Struct, frozen=True):
     """What a verdict is held to."""
 
     confidence: float = 0.95  # of all intervals of a comparison together

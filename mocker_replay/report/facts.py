@@ -6,11 +6,11 @@ Decides the words for how requests end. Never computes a figure and never reads 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 Columns = Mapping[str, npt.NDArray[Any]]
 
@@ -55,8 +55,7 @@ REASON_UNITS: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """Where a request went, and what the router knew when it decided."""
 
     worker: int
@@ -67,8 +66,7 @@ class Placement:
     overlap_tokens: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrefillFacts:
+class PrefillFacts(Struct, frozen=True, kw_only=True):
     """The prefill workers of a run, where prefill and decode have workers of their own."""
 
     config: Mapping[str, Any]
@@ -85,8 +83,7 @@ class PrefillFacts:
         return self.tensor_parallel_size * self.dp_size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunGraph:
+class RunGraph(Struct, frozen=True, kw_only=True):
     """The graph that was replayed; rows are its requests in byte order of their ids."""
 
     source: Mapping[str, str]  # format and digest of what it was made from
@@ -105,8 +102,7 @@ class RunGraph:
         return len(self.play)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFacts:
+class RunFacts(Struct, frozen=True, kw_only=True):
     """One finished (or cut) run, as its report needs it."""
 
     config: Mapping[str, Any]  # the normalised engine configuration, nested as the reference prints it

@@ -6,8 +6,9 @@ Decides the figures, never when they are taken. All of them depend on the host; 
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 # Upper edges of the lateness histogram [ms]; what is later stands in one more bar.
 LATENESS_EDGES_MS: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 50.0, 100.0, 1000.0)
@@ -80,8 +81,7 @@ class InFlight:
         return {"max": self.max, "bucket_ms": self._width_ms, "max_per_bucket": list(self._most)}
 
 
-@dataclass(slots=True)
-class Punctuality:
+class Punctuality(Struct):
     """Everything a realtime run tells about itself, as it goes."""
 
     arrivals: Lateness = field(default_factory=Lateness)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct, field
 
 from mocker_replay.trace.base import MAX_TOKENS
 from mocker_replay.trace.decimals import is_read_alike
@@ -43,16 +43,14 @@ _TIMES: Final = ("not_before_ms", "recorded_api_time_ms", "delay_ms")
 _TIME_PATTERNS: Final = {name: re.compile(rb'"%b"\s*:\s*([^\s,}]+)' % name.encode()) for name in _TIMES}
 
 
-@dataclass(frozen=True, slots=True)
-class AgenticHeader:
+class AgenticHeader(Struct, frozen=True):
     """The first line; 0 and empty where it is faulty."""
 
     block_size: int
     source: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Dependency:
+class Dependency(Struct, frozen=True):
     """One edge into a request, as the file names it."""
 
     source: str
@@ -62,8 +60,7 @@ class Dependency:
     field: str  # where it stands, for messages
 
 
-@dataclass(slots=True)
-class AgenticRow:
+class AgenticRow(Struct):
     """One request; what is faulty about it has a harmless value, and its name stands in `faulty`."""
 
     line: int

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from mocker_replay.trace.applied_row import AppliedSession, read_session
 from mocker_replay.trace.base import MAX_PROMPT_BLOCKS, RowBatch, TraceFacts, Uint64s
@@ -28,8 +28,7 @@ _BLOCKS_A_GROUP: Final = 2**31
 SESSION_PREFIX: Final = "applied_compute_agentic_session_"
 
 
-@dataclass(frozen=True, slots=True)
-class AppliedRules:
+class AppliedRules(Struct, frozen=True):
     """How the file is to be read."""
 
     trace_block_size: int = 512

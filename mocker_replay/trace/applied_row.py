@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct
 
 from mocker_replay.config.decimals import read_json_number
 from mocker_replay.trace.base import MAX_TOKENS
@@ -31,8 +31,7 @@ _MAX_LISTED: Final = 2**31 - 1
 _DOUBTFUL: Final = re.compile(rb"[-+.0-9eE]{17,}|[.0-9][eE]")
 
 
-@dataclass(frozen=True, slots=True)
-class AppliedSession:
+class AppliedSession(Struct, frozen=True):
     """The turns of one session; each prompt continues the one before."""
 
     line: int

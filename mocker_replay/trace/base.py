@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 TimestampUnit = Literal["s", "ms", "us"]
 MissingTimestamps = Literal["refuse", "zero", "previous"]
@@ -36,8 +36,7 @@ Int32s = npt.NDArray[np.int32]
 Uint64s = npt.NDArray[np.uint64]
 
 
-@dataclass(frozen=True, slots=True)
-class RowBatch:
+class RowBatch(Struct, frozen=True):
     """Some rows in file order, as columns of n entries. No prompt is ever materialised."""
 
     first_row: int  # ordinal of the first row; the others follow without gaps
@@ -63,8 +62,7 @@ class RowBatch:
         return len(self.lines)
 
 
-@dataclass(frozen=True, slots=True)
-class Lineage:
+class Lineage(Struct, frozen=True):
     """How rows were made from those of a trace."""
 
     steps: tuple[str, ...]  # transforms in their order, by their canonical texts
@@ -81,8 +79,7 @@ class Lineage:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class GraphFacts:
+class GraphFacts(Struct, frozen=True):
     """What a trace says about itself as a graph of requests."""
 
     source: Mapping[str, str]  # `format` and `digest` of what the graph was made from, for reports
@@ -93,8 +90,7 @@ class GraphFacts:
     nested_timestamp_basis: str | None = None  # of weka: the clock that requests of sub-agents were found to be on
 
 
-@dataclass(frozen=True, slots=True)
-class Assumptions:
+class Assumptions(Struct, frozen=True):
     """What a reader takes for granted of a trace that does not say all a replay needs."""
 
     origin: str | None  # the earliest arrival on the clock of the file; None: no row has one
@@ -114,8 +110,7 @@ class Assumptions:
         return tuple(told)
 
 
-@dataclass(frozen=True, slots=True)
-class TraceFacts:
+class TraceFacts(Struct, frozen=True):
     """What one complete, faultless reading of a trace has established."""
 
     path: str  # as given; "-" for standard input

@@ -5,10 +5,10 @@ Decides what stands in for ids that a trace does not have, as columns. Never kno
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from mocker_replay.config.prefix_estimate import NO_SHARING
 from mocker_replay.trace.base import Float64s, Int64s, Uint64s
@@ -17,8 +17,7 @@ ID_END: Final = 2**64
 MAX_MISSING_IDS: Final = 2**17  # of one prompt: memory that no byte of the trace answers for
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixEstimate:
+class PrefixEstimate(Struct, frozen=True):
     """What is assumed of prompts without hash ids: the first part of each is that of its group.
 
     The group of row i (rows from 0) is splitmix64(i) mod num_groups; round(ratio * blocks) leading blocks of a prompt,

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, to_builtins
 
 from mocker_replay.trace.base import FactUnit, Int64s, RowBatch, TraceFacts, TraceSource
 from mocker_replay.trace.suspicion import likely_unit
@@ -20,8 +20,7 @@ PERCENTILES: Final = (50, 90, 99)
 MAX_LINES: Final = 10  # named for each kind of misfit
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(Struct, frozen=True):
     """Of one quantity over all rows; percentiles by nearest rank, as in the summary."""
 
     min: float
@@ -33,8 +32,7 @@ class Spread:
     total: float
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
+class Pool(Struct, frozen=True):
     """The limits that requests are held against."""
 
     num_gpu_blocks: int
@@ -42,8 +40,7 @@ class Pool:
     max_model_len: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Misfit:
+class Misfit(Struct, frozen=True):
     """Requests of one kind that such an engine would not complete."""
 
     outcome: str  # rejected or failed
@@ -52,8 +49,7 @@ class Misfit:
     lines: tuple[int, ...]  # the first ones
 
 
-@dataclass(frozen=True, slots=True)
-class TraceProfile:
+class TraceProfile(Struct, frozen=True):
     """What `check` prints. Times in ms, lengths in tokens."""
 
     num_rows: int
@@ -84,7 +80,8 @@ class TraceProfile:
 
     def to_mapping(self) -> dict[str, object]:
         """For JSON, in the order of the fields."""
-        return asdict(self)
+        mapping: dict[str, object] = to_builtins(self)
+        return mapping
 
 
 def profile_trace(source: TraceSource, pool: Pool | None = None) -> TraceProfile:

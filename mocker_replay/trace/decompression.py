@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import zstandard
+from msgspec import Struct
 
 GIB: Final = 1 << 30
 DEFAULT_MAX_TEXT_GIB: Final = 16
@@ -31,8 +31,7 @@ class DecompressionError(Exception):
     """What is wrong with the compressed bytes, in words."""
 
 
-@dataclass(frozen=True, slots=True)
-class TextLimit:
+class TextLimit(Struct, frozen=True):
     """How much text may come of one input."""
 
     max_text_gib: int | None = None  # None: the default, and the ratio is looked at as well

@@ -7,14 +7,13 @@ may fit. Knows formats that this version does not read, so that they are named. 
 from __future__ import annotations
 
 import csv
-import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct, structs
 
 from mocker_replay.errors import TraceError
 from mocker_replay.trace import sglang_bench, vllm_bench
@@ -37,8 +36,7 @@ _BENCH_FIELDS: Final = frozenset(("request_throughput", "total_input_tokens"))
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:]')
 
 
-@dataclass(frozen=True, slots=True)
-class Detected:
+class Detected(Struct, frozen=True):
     """What the head of a trace looks like."""
 
     candidates: tuple[str, ...]  # formats that fit
@@ -46,16 +44,14 @@ class Detected:
     line: int = 0  # where it was seen
 
 
-@dataclass(frozen=True, slots=True)
-class _Object:
+class _Object(Struct, frozen=True):
     """The outermost names of one JSON object, and its value where the head holds all of it."""
 
     names: frozenset[str]
     value: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class _Signature:
+class _Signature(Struct, frozen=True):
     """How one format is known among JSON objects."""
 
     name: str
@@ -123,7 +119,7 @@ def detect(head: bytes) -> Detected:
     """Look at the head of a text."""
     detected = _detect(head)
     first = next((number for number, line in enumerate(head.split(b"\n"), 1) if not is_blank(line)), 0)
-    return dataclasses.replace(detected, line=first)
+    return structs.replace(detected, line=first)
 
 
 def _detect(head: bytes) -> Detected:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from mocker_replay.trace.base import RowBatch, SurplusHashIds, TraceFacts
 from mocker_replay.trace.dynamo_edges import edges_of_requests, plays_of
@@ -29,8 +29,7 @@ UNKNOWN_MODEL: Final = "unknown"
 _READ_LINES: Final = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class DynamoRules:
+class DynamoRules(Struct, frozen=True):
     """How the files are to be read."""
 
     block_size: int | None = None  # what the trace must say of itself; None: anything

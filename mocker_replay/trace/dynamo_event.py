@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct
 
 from mocker_replay.trace.base import MAX_TOKENS
 from mocker_replay.trace.exact_fields import NULL, Fields
@@ -47,8 +47,7 @@ _RELATIONS: Final = {relation.name.lower(): relation for relation in Relation}
 _DECIMALS: Final = decimal_pattern("total_time_ms")
 
 
-@dataclass(frozen=True, slots=True)
-class DynamoDependency:
+class DynamoDependency(Struct, frozen=True):
     """An edge that the trace names itself."""
 
     place: str  # where it stands, for messages
@@ -57,8 +56,7 @@ class DynamoDependency:
     relation: Relation
 
 
-@dataclass(frozen=True, slots=True)
-class DynamoRequest:
+class DynamoRequest(Struct, frozen=True):
     """One finished request; times in ms of the recording's clock."""
 
     line: int  # counted over all files
@@ -80,8 +78,7 @@ class DynamoRequest:
         return self.start_ms, self.end_ms, self.request_id
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(Struct, frozen=True):
     """A finished tool call of an agent, as far as it says which requests it stands between."""
 
     line: int

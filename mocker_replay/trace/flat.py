@@ -7,10 +7,10 @@ assumed, what is warned of. Each row is its own arrival. Keeps no rows. Never kn
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import numpy as np
+from msgspec import Struct, field
 
 from mocker_replay.trace.base import (
     Assumptions,
@@ -34,8 +34,7 @@ MAX_BATCH_IDS: Final = 1 << 20  # hash ids of a batch, unless one row has more
 MAX_NAMED_COLUMNS: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
-class FlatRules:
+class FlatRules(Struct, frozen=True):
     """How such a file is to be read; the fields are explained in docs/trace-formats.md."""
 
     trace_block_size: int
@@ -47,8 +46,7 @@ class FlatRules:
     estimate: PrefixEstimate = field(default_factory=PrefixEstimate)
 
 
-@dataclass(slots=True)
-class FlatColumns:
+class FlatColumns(Struct):
     """Checked rows in file order."""
 
     lines: Int64s

@@ -7,7 +7,8 @@ knows a format. Source: replay specification, section 1.5.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from mocker_replay.trace.base import Float64s, Int32s, Int64s, Uint64s
 
@@ -28,8 +29,7 @@ class Relation(enum.IntEnum):
     REPLAY_BARRIER = 3
 
 
-@dataclass(frozen=True, slots=True)
-class TraceGraph:
+class TraceGraph(Struct, frozen=True):
     """n requests in byte order of their ids, m edges and p plays in play order. Times are not normalised.
 
     Every play is acyclic and its edges stay inside it; whoever makes a graph has checked that.

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from mocker_replay.trace.base import Uint64s
 from mocker_replay.trace.graph import Relation, TraceGraph, Trigger
 
 
-@dataclass(frozen=True, slots=True)
-class GraphRow:
+class GraphRow(Struct, frozen=True):
     """One request of a play."""
 
     request_id: str
@@ -29,8 +28,7 @@ class GraphRow:
     model: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class GraphEdge:
+class GraphEdge(Struct, frozen=True):
     """One edge; its ends are positions in the rows of its play."""
 
     source: int

@@ -9,11 +9,11 @@ changes what a request is.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
+from msgspec import structs
 
 from mocker_replay._core.chacha import ChaCha12Rng
 from mocker_replay.trace.base import Float64s, RowBatch, TraceFacts, TraceSource
@@ -75,7 +75,7 @@ class HeldTrace:
         batches = []
         for batch in self._batches:
             rows = slice(batch.first_row, batch.first_row + len(batch))
-            batches.append(dataclasses.replace(batch, timestamp_ms=timestamp_ms[rows], delay_ms=delay_ms[rows]))
+            batches.append(structs.replace(batch, timestamp_ms=timestamp_ms[rows], delay_ms=delay_ms[rows]))
         return HeldTrace(self._facts, batches)
 
     def can_jitter(self, *, closed_loop: bool) -> bool:
@@ -124,7 +124,7 @@ def _jittered_graph(graph: TraceGraph, jitter: float, rng: ChaCha12Rng) -> Trace
     not_before_ms[has_floor] = _jittered_arrivals(not_before_ms[has_floor], jitter, rng)
     waits = delay_ms > 0.0
     delay_ms[waits] *= _factors(int(waits.sum()), jitter, rng)
-    return dataclasses.replace(graph, not_before_ms=not_before_ms, edge_delay_ms=delay_ms)
+    return structs.replace(graph, not_before_ms=not_before_ms, edge_delay_ms=delay_ms)
 
 
 def _factors(count: int, jitter: float, rng: ChaCha12Rng) -> Float64s:

@@ -5,12 +5,12 @@ Decides what is worth its memory. Never decides what a row says: what comes out 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from mocker_replay.trace.base import Int64s
 from mocker_replay.trace.mooncake_columns import Columns
@@ -46,7 +46,7 @@ class KeptRows:
 
 
 def _with(columns: Columns, arrays: dict[str, Any]) -> Columns:
-    return dataclasses.replace(columns, **arrays)
+    return structs.replace(columns, **arrays)
 
 
 def _packed(column: Int64s) -> npt.NDArray[Any]:

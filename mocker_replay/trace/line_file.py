@@ -14,10 +14,10 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import IO, Final, Protocol
 
 from blake3 import blake3
+from msgspec import Struct
 
 from mocker_replay._core.mooncake_lines import line_end
 from mocker_replay.errors import UsageError
@@ -41,8 +41,7 @@ _MAGIC: Final = (
 TracePath = str | os.PathLike[str] | Sequence[str] | Sequence[os.PathLike[str]]
 
 
-@dataclass(frozen=True)
-class LineBlock:
+class LineBlock(Struct, frozen=True, dict=True):
     """Consecutive lines, the line feed of the last one left out."""
 
     first_line: int  # 1-based, counted over all files

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import orjson
+from msgspec import Struct
 
 from mocker_replay._core.mooncake_lines import ROW_FIELDS, MooncakeLines
 from mocker_replay.config.decimals import read_json_number
@@ -31,8 +31,7 @@ class _Irregular(Exception):
     """The block needs the exact reading."""
 
 
-@dataclass(slots=True)
-class Columns:
+class Columns(Struct):
     """Checked rows as columns; sessions and surplus ids are not settled yet."""
 
     lines: Int64s

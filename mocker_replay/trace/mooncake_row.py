@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct
 
 from mocker_replay.config.decimals import read_json_number
 from mocker_replay.trace.base import MAX_TOKENS, MissingHashIds, MissingTimestamps, SurplusHashIds, TimestampUnit
@@ -46,8 +46,7 @@ _SESSION_FIELDS: Final[tuple[str, ...]] = ("timestamp", "delay", "session_id")
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class MooncakeRules:
+class MooncakeRules(Struct, frozen=True):
     """How a Mooncake file is to be read; the fields are explained in docs/trace-formats.md."""
 
     trace_block_size: int = 512
@@ -63,8 +62,7 @@ class MooncakeRules:
         return -(-input_tokens // self.trace_block_size)
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedRow:
+class CheckedRow(Struct, frozen=True):
     """A row that parsed, with what the later checks need to know about its faults."""
 
     line: int

@@ -9,9 +9,10 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Protocol, get_args
+
+from msgspec import Struct
 
 from mocker_replay.config.prefix_estimate import ESTIMATE_RULE, NO_SHARING, read_estimate
 from mocker_replay.config.prefix_groups import sharing_fault
@@ -50,8 +51,7 @@ _CHOICES: Final = {
 WEKA: Final = "weka"
 
 
-@dataclass(frozen=True, slots=True)
-class ReadingOptions:
+class ReadingOptions(Struct, frozen=True):
     """How a trace is to be read, whatever its format; the fields are those of `open_trace`."""
 
     trace_block_size: int | None = None

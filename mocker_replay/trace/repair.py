@@ -7,13 +7,12 @@ memory. Source of the rules: docs/trace-formats.md, Repairs.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, structs
 
 from mocker_replay._core.mooncake_lines import MooncakeLines
 from mocker_replay.errors import Fault, TraceError
@@ -29,8 +28,7 @@ _ROWS_A_BLOCK: Final = 1024
 _ID_END: Final = 2**64
 
 
-@dataclass(slots=True)
-class _Line:
+class _Line(Struct):
     """One line of the file on its way into the copy."""
 
     number: int  # in the file as it was
@@ -38,8 +36,7 @@ class _Line:
     row: RawRow | None = None  # None: blank, or no JSON object
 
 
-@dataclass(frozen=True, slots=True)
-class Repaired:
+class Repaired(Struct, frozen=True):
     """A copy without faults."""
 
     lines: tuple[bytes, ...]
@@ -210,7 +207,7 @@ def _faults_of(lines: Sequence[_Line], file: str, rules: MooncakeRules, *, by_ro
     Args:
         by_row: look at each row for itself only.
     """
-    plain = dataclasses.replace(
+    plain = structs.replace(
         rules, timestamp_unit="ms", missing_timestamps="refuse", surplus_hash_ids="refuse", missing_hash_ids="refuse"
     )
     found = _EveryFault(file)
@@ -223,4 +220,4 @@ def _faults_of(lines: Sequence[_Line], file: str, rules: MooncakeRules, *, by_ro
     if not by_row:
         sessions.finish()
     numbers = [0, *(line.number for line in lines)]
-    return [dataclasses.replace(fault, line=numbers[fault.line]) for fault in found.listed]
+    return [structs.replace(fault, line=numbers[fault.line]) for fault in found.listed]

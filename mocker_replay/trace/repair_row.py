@@ -11,8 +11,9 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from mocker_replay.config.decimals import read_json_number
 from mocker_replay.trace.base import MAX_TOKENS
@@ -27,8 +28,7 @@ _PLAIN_INTEGER: Final = re.compile(r"0|-?[1-9][0-9]*", re.ASCII)
 _LONGEST_INTEGER: Final = 40  # characters of a number that is looked at; 64 bits have 20 digits
 
 
-@dataclass(frozen=True, slots=True)
-class Fix:
+class Fix(Struct, frozen=True):
     """One thing that a repair changed."""
 
     line: int  # in the file as it was
@@ -47,8 +47,7 @@ class Number(str):
     """A number as the file writes it."""
 
 
-@dataclass(slots=True)
-class RawRow:
+class RawRow(Struct):
     """The fields of a row in their order, numbers as text. Known ones are found by their canonical name."""
 
     line: int

@@ -8,10 +8,10 @@ a think time counts from the end of the previous answer, which only a replay kno
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from mocker_replay.trace.base import Float64s, Int32s, Int64s
 from mocker_replay.trace.faults import FaultList
@@ -22,15 +22,13 @@ _RESERVED_PREFIX: Final = "request_"
 MAX_NAMED_SESSIONS: Final = 20_000_000  # each takes some 300 bytes until the trace is read
 
 
-@dataclass(slots=True)
-class _Session:
+class _Session(Struct):
     ordinal: int
     num_turns: int
     last_timestamp_ms: float  # the latest given one; NaN before any
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(Struct, frozen=True):
     """The session columns of some rows."""
 
     session: Int64s

@@ -5,8 +5,9 @@ Decides which facts look wrong and says what to do about it. Never refuses anyth
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from mocker_replay.trace.base import Int64s, TimestampUnit
 from mocker_replay.trace.line_file import Lines, place_of
@@ -26,8 +27,7 @@ _EPOCH_S: Final = (1e9, 1e10)
 _MS_PER_UNIT: Final = {"s": 1000.0, "ms": 1.0, "us": 0.001}
 
 
-@dataclass(slots=True)
-class Tally:
+class Tally(Struct):
     """Sums over the rows of one reading."""
 
     num_rows: int = 0

@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import orjson
+from msgspec import Struct
 
 from mocker_replay._core.chacha import ChaCha12Rng
 from mocker_replay.errors import Fault, UsageError
@@ -29,8 +29,7 @@ _CLIENT_SEED: Final = 43  # of the clients that leave; the peer knows none
 _LONGEST_GAP: Final = 745.0  # -ln of the smallest positive float, in means
 
 
-@dataclass(frozen=True, slots=True)
-class SyntheticWorkload:
+class SyntheticWorkload(Struct, frozen=True):
     """Settings of a workload, by the peer's names; checked when made."""
 
     input_tokens: int

@@ -11,16 +11,16 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
+
+from msgspec import Struct, field
 
 from mocker_replay.trace.base import MAX_EDGES
 from mocker_replay.trace.graph import Relation, Trigger
 from mocker_replay.trace.weka_streams import EPSILON_S, NO_REQUEST, Stream
 
 
-@dataclass(frozen=True, slots=True)
-class SubAgent:
+class SubAgent(Struct, frozen=True):
     """One sub-agent of a play, after its requests were split into streams."""
 
     parent: int  # the request that spawned it
@@ -30,8 +30,7 @@ class SubAgent:
     first_listed: int  # number of the first request of the play that is listed after it
 
 
-@dataclass(frozen=True, slots=True)
-class PlayRequests:
+class PlayRequests(Struct, frozen=True):
     """Requests of a play in the order in which they are listed, those of sub-agents included."""
 
     start_s: Sequence[float]
@@ -43,8 +42,7 @@ class TooManyEdges(Exception):
     """A play needs more than a trace may have."""
 
 
-@dataclass(slots=True)
-class Edges:
+class Edges(Struct):
     """Edges of a play as columns; of several with the same ends, trigger and relation only the first is kept."""
 
     source: list[int] = field(default_factory=list)

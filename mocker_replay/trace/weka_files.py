@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from mocker_replay.trace.faults import whole_file_error
 
 _SUFFIXES: Final = (".json", ".jsonl")
 
 
-@dataclass(frozen=True, slots=True)
-class WekaFile:
+class WekaFile(Struct, frozen=True):
     """One file of a trace."""
 
     path: str

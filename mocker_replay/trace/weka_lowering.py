@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from blake3 import blake3
+from msgspec import Struct
 
 from mocker_replay.trace.base import Uint64s
 from mocker_replay.trace.graph_parts import GraphEdge, GraphParts, GraphRow
@@ -25,8 +25,7 @@ _DECIMALS: Final = 1e6  # of a millisecond that are kept
 _DIGEST_CHARS: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
-class WekaRequest:
+class WekaRequest(Struct, frozen=True):
     """One model call as it was recorded."""
 
     outer: int  # position in the list of the play
@@ -39,8 +38,7 @@ class WekaRequest:
     hash_ids: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
-class WekaAgent:
+class WekaAgent(Struct, frozen=True):
     """One sub-agent: requests `first` to `end` of its play."""
 
     outer: int
@@ -53,8 +51,7 @@ class WekaAgent:
     parent: int  # the request of the play that spawned it
 
 
-@dataclass(frozen=True, slots=True)
-class WekaPlay:
+class WekaPlay(Struct, frozen=True):
     """One recorded trajectory, its requests in the order in which they are listed."""
 
     source: str  # names the object within its corpus

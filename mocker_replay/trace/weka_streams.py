@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from mocker_replay.trace.base import Float64s
 from mocker_replay.trace.weka_prefixes import NO_RANK, PrefixOrder
@@ -27,8 +27,7 @@ NO_REQUEST: Final = -1
 _NO_TAIL: Final = np.iinfo(np.int64).max  # of a list: it is no stream's tail
 
 
-@dataclass(frozen=True, slots=True)
-class AgentRequests:
+class AgentRequests(Struct, frozen=True):
     """Requests of one agent in the order in which they are listed."""
 
     start_s: Sequence[float]
@@ -41,8 +40,7 @@ class AgentRequests:
         return len(self.start_s)
 
 
-@dataclass(slots=True)
-class Stream:
+class Stream(Struct):
     """One conversation; the first of several is the main one."""
 
     requests: list[int]  # in order of time

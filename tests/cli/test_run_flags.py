@@ -113,7 +113,7 @@ def test_every_option_of_the_run_has_a_flag(replay: StandIn) -> None:
         assert replay.options == ReplayOptions(trace_format=trace_format, surplus_hash_ids="refuse", **options)
         changed |= options
     pools = {"num_prefill_workers", "num_decode_workers"}  # see test_run_pools
-    assert {*changed, *pools, "sla_e2e_ms", "kv_event_lag_ms"} == {*ReplayOptions.__dataclass_fields__}
+    assert {*changed, *pools, "sla_e2e_ms", "kv_event_lag_ms"} == {*ReplayOptions.__struct_fields__}
 
 
 def test_engine_flags_win_over_the_file(replay: StandIn, tmp_path: Path) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from mocker_replay.trace import FORMATS, open_trace
 from tests.fuzz_readers import make_corpus, oracle

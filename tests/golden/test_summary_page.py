@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import os
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 from mocker_replay.report.facts import RunFacts
@@ -90,7 +90,7 @@ def page(figures: dict[str, Any], facts: RunFacts, **console: Any) -> str:
     return out.getvalue()
 
 
-CUT = dataclasses.replace(
+CUT = structs.replace(
     FACTS,
     config={
         "engine": ENGINE
@@ -170,7 +170,7 @@ def test_a_narrow_window_wraps_and_loses_nothing() -> None:
 
 
 def test_markup_in_a_trace_name_is_shown_as_it_is() -> None:
-    facts = dataclasses.replace(FACTS, trace_name="[red]x[/].jsonl")
+    facts = structs.replace(FACTS, trace_name="[red]x[/].jsonl")
     assert "[red]x[/].jsonl" in page(summary(facts), facts)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from functools import partialmethod
@@ -12,6 +11,7 @@ from unittest.mock import patch
 
 import orjson
 from hypothesis import strategies as st
+from msgspec import structs
 
 from mocker_replay._core.log_encoder import LEVELS
 from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions, TimingModel
@@ -122,7 +122,7 @@ def tier_cases(draw: st.DrawFn) -> Case:
     """The same with a host tier: few documents that push each other out of the pool, copies that end when rows come."""
     case = draw(cases())
     case.config = draw(tiered(case.config, draw(st.integers(3, 6))))
-    case.options = dataclasses.replace(
+    case.options = structs.replace(
         case.options,
         num_workers=draw(st.sampled_from([1, 1, 2])),
         max_sim_time_ms=None,
@@ -143,7 +143,7 @@ def tiered(draw: st.DrawFn, config: EngineConfig, num_blocks: int) -> EngineConf
         h2d_bandwidth_gbps=draw(st.sampled_from([0.0, 0.1, 1.0, 2.0])),
         latency_to_first_byte_ms=draw(st.sampled_from([0.0, 0.0, 0.5, 5.0])),
     )
-    return dataclasses.replace(
+    return structs.replace(
         config,
         num_gpu_blocks=num_blocks,
         max_model_len=None,
@@ -162,15 +162,15 @@ def shared_tier_cases(draw: st.DrawFn) -> Case:
     """The same with one host tier for the ranks of all workers, whose copies share bandwidth."""
     case = draw(tier_cases())
     shared_gbps = st.sampled_from([None, 0.0, 0.1, 1.0, 1.5])
-    tier = dataclasses.replace(
+    tier = structs.replace(
         case.config.native_host_offload,
         scope="cluster_shared",
         kv_layout_id="one for all",
         shared_d2h_bandwidth_gbps=draw(shared_gbps),
         shared_h2d_bandwidth_gbps=draw(shared_gbps),
     )
-    case.config = dataclasses.replace(case.config, native_host_offload=tier)
-    case.options = dataclasses.replace(case.options, num_workers=draw(st.integers(1, 3)))
+    case.config = structs.replace(case.config, native_host_offload=tier)
+    case.options = structs.replace(case.options, num_workers=draw(st.integers(1, 3)))
     return case
 
 
@@ -216,7 +216,7 @@ def run(case: Case, folder: Path, realtime: RealtimeOptions | None = None, pace:
     trace.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in case.rows))
     mode = "accelerated" if realtime is None else "realtime"
     names = {"events": folder / "events.jsonl", "requests": folder / "requests.jsonl", "summary": folder / "s.json"}
-    options = dataclasses.replace(case.options, mode=mode)
+    options = structs.replace(case.options, mode=mode)
     in_batches = patch.object(MooncakeTrace, "batches", partialmethod(MooncakeTrace.batches, case.batch_rows))
     with virtual_time(pace), in_batches:
         pools = {} if case.prefill is None else {"prefill_config": case.prefill, "decode_config": case.config}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import tempfile
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import orjson
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions, TimingModel
 from mocker_replay.config.engine import HostOffloadSettings
@@ -38,13 +38,13 @@ many = settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, He
 
 def without_storms(config: EngineConfig) -> EngineConfig:
     """Bursts that preempt each other take thousands of passes of no length at one instant, where they are free."""
-    return dataclasses.replace(config, aic_nextn=None, aic_nextn_accept_rates=())
+    return structs.replace(config, aic_nextn=None, aic_nextn_accept_rates=())
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    decode = without_storms(dataclasses.replace(draw(configs()), worker_type="decode"))
-    prefill = dataclasses.replace(
+    decode = without_storms(structs.replace(draw(configs()), worker_type="decode"))
+    prefill = structs.replace(
         without_storms(draw(configs())),
         worker_type="prefill",
         block_size=decode.block_size,
@@ -77,7 +77,7 @@ def tier_cases(draw: st.DrawFn) -> Case:
         case.prefill = draw(tiered(case.prefill, num_blocks))
     if at_decode:
         case.config = draw(tiered(case.config, draw(st.integers(num_blocks, 2 * num_blocks + 1))))
-    case.options = dataclasses.replace(case.options, max_sim_time_ms=None)
+    case.options = structs.replace(case.options, max_sim_time_ms=None)
     case.rows = draw(documents((num_blocks - 1) * case.config.block_size))
     for row in case.rows:
         row["output_length"] += draw(st.sampled_from([0, 0, 2, 6]))
@@ -123,10 +123,10 @@ def one_and_one(
         timing_model=TimingModel("fixed", 1.0, decode_ms), kv_cache_bytes_per_token=500_000,
         kv_transfer_bandwidth=1.0, kv_transfer_bytes_per_token=500_000,
     )  # fmt: skip
-    prefill = dataclasses.replace(
+    prefill = structs.replace(
         config, worker_type="prefill", dp_size=ranks, native_host_offload=None if at_decode else tier
     )
-    decode = dataclasses.replace(config, worker_type="decode", native_host_offload=tier if at_decode else None)
+    decode = structs.replace(config, worker_type="decode", native_host_offload=tier if at_decode else None)
     options = ReplayOptions(num_prefill_workers=1, num_decode_workers=1, trace_block_size=2)
     return Case(decode, options, rows, "passes", 1024, prefill)
 

@@ -11,6 +11,7 @@ import orjson
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from mocker_replay.config import EngineConfig, ReplayOptions
 from mocker_replay.policies import Policy
@@ -94,7 +95,7 @@ def by_place(passes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @example(2931216007)  # a readmission that gives a request another node before it leaves the queue
 def test_a_built_in_policy_is_that_of_the_model(name: str, seed: int) -> None:
     case = crowded(seed)
-    options = dataclasses.replace(case.options, policy=name, policy_options=BUILT_IN[name])
+    options = structs.replace(case.options, policy=name, policy_options=BUILT_IN[name])
     passes, _ = passes_of(case, options, None)
     assert by_place(passes) == by_place(passes_of_model(case, POLICIES[name]))
 
@@ -103,7 +104,7 @@ def test_a_built_in_policy_is_that_of_the_model(name: str, seed: int) -> None:
 @given(seed=SEEDS)
 def test_prefixes_are_looked_up_for_few_who_wait(seed: int) -> None:
     case = crowded(seed)
-    options = dataclasses.replace(case.options, policy="lpm", policy_options={"max_waiting": 3})
+    options = structs.replace(case.options, policy="lpm", policy_options={"max_waiting": 3})
     passes, _ = passes_of(case, options, None)
     assert by_place(passes) == by_place(passes_of_model(case, POLICIES["lpm3"]))
 
@@ -131,4 +132,4 @@ def test_a_python_policy_that_orders_anew_in_each_pass(seed: int) -> None:
 
 def chunked(config: EngineConfig) -> EngineConfig:
     """A budget below a prompt would keep it out for ever without chunks."""
-    return dataclasses.replace(config, enable_chunked_prefill=True)
+    return structs.replace(config, enable_chunked_prefill=True)

@@ -13,6 +13,7 @@ import orjson
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from mocker_replay.config import ReplayOptions
 from mocker_replay.errors import UsageError
@@ -194,7 +195,7 @@ def test_a_run_of_transformed_rows_is_the_run_of_the_converted_file(
     finally:
         source.close()
     assert writer.num_inexact == 0
-    options = dataclasses.replace(case.options, transforms=tuple(pipeline))
+    options = structs.replace(case.options, transforms=tuple(pipeline))
     first = run_of(folder, b"".join(orjson.dumps(row) + b"\n" for row in case.rows), case, options)
     second = run_of(folder, text, case, case.options)
     told = first["summary"].pop("transformed_trace", None)

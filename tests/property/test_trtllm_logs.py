@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
 from collections import Counter
 from fractions import Fraction
@@ -11,6 +10,7 @@ from pathlib import Path
 import orjson
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from mocker_replay.config import EngineConfig, RealtimeOptions
 from mocker_replay.errors import ExitCode
@@ -26,7 +26,7 @@ several = settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow,
 
 
 def of_trtllm(config: EngineConfig) -> EngineConfig:
-    return dataclasses.replace(config, backend="trtllm", prefill_schedule_interval=1)
+    return structs.replace(config, backend="trtllm", prefill_schedule_interval=1)
 
 
 @st.composite
@@ -36,7 +36,7 @@ def trtllm_cases(draw: st.DrawFn) -> Case:
     case.config = of_trtllm(case.config)
     if case.prefill is not None:
         case.prefill = of_trtllm(case.prefill)
-    case.options = dataclasses.replace(case.options, policy="fcfs")
+    case.options = structs.replace(case.options, policy="fcfs")
     named = Counter(row["request_id"] for row in case.rows if "request_id" in row)
     case.rows = [row if named[row.get("request_id")] < 2 else _nameless(row) for row in case.rows]
     return case

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Awaitable, Callable
 
 import pytest
+from msgspec import structs
 
 from mocker_replay.config.timing import TimingModel
 from mocker_replay.live import BoundedLane, LiveEngine, LiveError, NotRunning, RankConfig, RequestStream, Watch
@@ -192,7 +193,7 @@ def test_boundary_33_a_request_that_shuts_the_engine_down() -> None:
         nonlocal engine
         engine = start(clock)
         request = ask()
-        object.__setattr__(request, "prompt", Tokens([1, 2, 3]))
+        structs.force_setattr(request, "prompt", Tokens([1, 2, 3]))
         with pytest.raises(NotRunning):
             engine.prepare(request)
         assert engine.active_request_count() == 0

@@ -6,7 +6,6 @@ Most of them run on the controllable clock, so that the fault comes in the same 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import errno
 import gc
 import itertools
@@ -22,6 +21,7 @@ from typing import Any
 
 import orjson
 import pytest
+from msgspec import structs
 
 from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions, TimingModel
 from mocker_replay.errors import ExitCode, InvariantError, OutputError, UsageError
@@ -83,7 +83,7 @@ def test_a_model_that_fails_in_mid_run(seed: int, model: type[FailsAt], clock: s
     pace = Pace(seed, (0.0, 0.5, 20.0), (0.0, 0.001))
     with virtual_time(pace), pytest.raises(InvariantError, match=r"the run stopped at .* ms: .*") as caught:
         replay(
-            trace, config(), dataclasses.replace(options, mode="realtime"),
+            trace, config(), structs.replace(options, mode="realtime"),
             realtime=RealtimeOptions(clock=clock), event_level="kv", **outputs,
         )  # fmt: skip
     for error in (accelerated, caught):
@@ -236,7 +236,7 @@ def test_a_running_loop_is_refused_before_anything_is_opened(tmp_path: Path) -> 
             replay(trace, {}, REALTIME, events="/dev/stdout/none/of/this", summary=tmp_path / "deep" / "s.json")
         # An accelerated run needs none.
         assert replay(trace, {}).exit_code is ExitCode.OK
-        speed = dataclasses.replace(REALTIME, arrival_speedup_ratio=100.0)
+        speed = structs.replace(REALTIME, arrival_speedup_ratio=100.0)
         result = await asyncio.to_thread(replay, trace, {"engine": {"speedup_ratio": 1000.0}}, speed)
         assert result.summary["completed_requests"] == 5
 

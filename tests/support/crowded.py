@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import tempfile
 from functools import lru_cache
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from msgspec import structs
 
 from mocker_replay.config import EngineConfig, ReplayOptions, TimingModel
 from mocker_replay.replay import replay
@@ -73,7 +73,7 @@ def crowded(seed: int) -> Case:
 def crowded_log(seed: int, level: str) -> Log:
     """The log of such a run under a policy that departs in every way. Not to be changed: `copy` it."""
     case = crowded(seed)
-    config = dataclasses.replace(case.config, enable_chunked_prefill=True)  # small budgets would keep a prompt out
+    config = structs.replace(case.config, enable_chunked_prefill=True)  # small budgets would keep a prompt out
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "trace.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in case.rows))

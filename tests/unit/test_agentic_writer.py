@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from mocker_replay.trace.agentic_writer import agentic_lines
 from mocker_replay.trace.graph import Relation, TraceGraph, Trigger
@@ -35,7 +35,7 @@ def graph(**changes: Any) -> TraceGraph:
         priority=np.array([0, 0, -2, 0], np.int32),
         strict_priority=np.array([0, 3, 0, 0]),
     )
-    return dataclasses.replace(made, **changes)
+    return structs.replace(made, **changes)
 
 
 def lines(made: TraceGraph) -> list[bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+from msgspec import structs
 
 from mocker_replay.compare import run as run_module
 from mocker_replay.compare.run import Comparison, Replicates, run_comparison
@@ -111,7 +111,7 @@ def test_an_interrupt_leaves_no_comparison(trace: Path, monkeypatch: pytest.Monk
 
     def interrupted(*args: Any, **given: Any) -> Any:
         result = actual(*args, **given)
-        return dataclasses.replace(result, facts=dataclasses.replace(result.facts, interrupted=True))
+        return structs.replace(result, facts=structs.replace(result.facts, interrupted=True))
 
     monkeypatch.setattr(run_module, "replay", interrupted)
     with pytest.raises(ReplayInterrupted):

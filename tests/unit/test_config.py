@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from mocker_replay.config import EngineConfig, TimingModel, load_engine_config
 from mocker_replay.config.origin import json_keys
@@ -238,7 +238,7 @@ def test_what_is_not_built_is_refused(document: dict[str, object], field: str) -
 
 
 def test_settings_put_together_by_hand_are_checked_before_a_run() -> None:
-    config = dataclasses.replace(EngineConfig(), block_size=0)
+    config = structs.replace(EngineConfig(), block_size=0)
     with pytest.raises(ConfigError, match=r"engine\.block_size: must be positive"):
         config.require_supported()
 

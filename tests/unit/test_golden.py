@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+from msgspec import structs
 
 from mocker_replay.config import EngineConfig, ReplayOptions, load_engine_config
 from mocker_replay.errors import ExitCode, InvariantError, UsageError
@@ -71,7 +71,7 @@ def changed_engine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def change(**fields: Any) -> None:
         def settings(*args: Any, **named: Any) -> tuple[EngineConfig, ReplayOptions]:
             config, options = real(*args, **named)
-            return dataclasses.replace(config, **fields), options
+            return structs.replace(config, **fields), options
 
         monkeypatch.setattr(check_module, "settings_of", settings)
 
@@ -250,7 +250,7 @@ def test_with_the_log_the_first_event_is_shown(
     assert result.diff.first is not None
     with EventLogReader(goldens.events("some")) as log:
         lines = list(log.lines())
-    replay(trace, dataclasses.replace(CONFIG, max_num_seqs=3), events=tmp_path / "other.jsonl")
+    replay(trace, structs.replace(CONFIG, max_num_seqs=3), events=tmp_path / "other.jsonl")
     with EventLogReader(tmp_path / "other.jsonl") as log:
         first = next(seq for seq, pair in enumerate(zip(lines, log.lines(), strict=False)) if pair[0] != pair[1])
     assert result.diff.first.seq == first
@@ -417,12 +417,12 @@ def test_a_stored_log_that_was_changed_is_no_witness(
     goldens: GoldenFolder, trace: Path, changed_engine: Callable[..., None]
 ) -> None:
     record(goldens, trace, with_log=True)
-    replay(trace, dataclasses.replace(CONFIG, max_num_seqs=2), events=goldens.events("some"))
+    replay(trace, structs.replace(CONFIG, max_num_seqs=2), events=goldens.events("some"))
     changed_engine(max_num_seqs=2)
     result = check_golden(goldens, "some")
     assert result.status == Status.UNREADABLE
     assert "is not the log that some recorded" in result.reason
-    replay(trace, dataclasses.replace(CONFIG, max_num_seqs=1), events=goldens.events("some"), event_level="kv")
+    replay(trace, structs.replace(CONFIG, max_num_seqs=1), events=goldens.events("some"), event_level="kv")
     assert check_golden(goldens, "some") == result
 
 

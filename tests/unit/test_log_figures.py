@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import random
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from mocker_replay._core.log_figures import EXACT_MAX, SAMPLES, LogFigures
 from mocker_replay.replay import replay
@@ -28,7 +28,7 @@ def test_figures_are_those_of_the_summary(seed: int, tmp_path: Path) -> None:
     run = random_run(seed, level="tokens")
     options = run.options
     if seed % 3 == 0:
-        options = dataclasses.replace(options, max_sim_time_ms=30.0)
+        options = structs.replace(options, max_sim_time_ms=30.0)
     config = dict(run.config)
     if seed % 4 == 0:
         config["engine"] = {**config["engine"], "aic_nextn": 2, "aic_nextn_accept_rates": "0.7,0.5"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from mocker_replay._core.collector import COLUMN_TYPES
 from mocker_replay.identity import stable_request_uuid
@@ -35,7 +35,7 @@ def test_records_equal_the_case(path: Path) -> None:
     sessions = sorted({row["session_id"] for row in expected if "session_id" in row})
     columns = dict(columns_of(json.loads(path.read_text())))
     if sessions:
-        facts = dataclasses.replace(facts, session_names=sessions, sessions_reported=True)
+        facts = structs.replace(facts, session_names=sessions, sessions_reported=True)
         columns["session"][: len(expected)] = [sessions.index(row["session_id"]) for row in expected]
         columns["turn"][: len(expected)] = [row["turn_index"] for row in expected]
     records = list(iter_records(columns, facts))
@@ -101,7 +101,7 @@ def test_a_failure_says_what_was_needed() -> None:
 
 
 def test_names_of_the_trace_are_used() -> None:
-    facts = dataclasses.replace(facts_of(json.loads(RECORDED[0].read_text())), request_ids=["chatcmpl-1", None])
+    facts = structs.replace(facts_of(json.loads(RECORDED[0].read_text())), request_ids=["chatcmpl-1", None])
     first, second = iter_records(columns_with([0, 0]), facts)
     assert (first["name"], second["name"]) == ("chatcmpl-1", "r1")
     assert first["uuid"] == str(stable_request_uuid(0, "chatcmpl-1"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bz2
-import dataclasses
 import io
 import json
 import lzma
@@ -365,8 +364,8 @@ def test_rows_kept_and_rows_read_again_are_the_same(name: str, monkeypatch: pyte
         again = list(trace.batches())
     assert len(kept) == len(again)
     for a, b in zip(kept, again, strict=True):
-        for field in dataclasses.fields(a):
-            np.testing.assert_array_equal(getattr(a, field.name), getattr(b, field.name))
+        for field in a.__struct_fields__:
+            np.testing.assert_array_equal(getattr(a, field), getattr(b, field))
 
 
 def test_batches_scan_first(tmp_path: Path) -> None:

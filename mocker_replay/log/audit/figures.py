@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from mocker_replay.events import LogEvent
 from mocker_replay.log.audit.form import Event
@@ -32,8 +33,7 @@ class Done(NamedTuple):
     reused_most: int
 
 
-@dataclass(slots=True)
-class _Live:
+class _Live(Struct):
     row: int
     input_tokens: int
     arrival_ms: float

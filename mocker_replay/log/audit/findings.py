@@ -6,8 +6,9 @@ Decides how many findings are kept; all are counted. Never decides what is one.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct, structs
 
 MAX_KEPT: Final = 200
 
@@ -19,8 +20,7 @@ class Place(NamedTuple):
     seq: int | None  # None: header or footer
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One rule broken at one line."""
 
     line: int
@@ -31,7 +31,7 @@ class Finding:
     derived: Any = None  # what follows from the rest of the log
 
     def to_mapping(self) -> dict[str, Any]:
-        return asdict(self)
+        return structs.asdict(self)
 
 
 def _fitting(value: Any) -> Any:

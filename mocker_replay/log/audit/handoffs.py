@@ -5,8 +5,9 @@ Decides what a log with prefill and decode workers says of the way of its reques
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from mocker_replay.events import LogEvent, RunEnd
 from mocker_replay.log.audit.findings import Findings, Place
@@ -35,8 +36,7 @@ _AFTER_LEAVING: Final = (*_AFTER_END, "source_held", "destination_accepted", "de
 _ENDS: Final = (LogEvent.FINISH, LogEvent.REJECTION, LogEvent.FAILURE, LogEvent.CANCELLATION)
 
 
-@dataclass(slots=True)
-class _Travel:
+class _Travel(Struct):
     """One request on its way."""
 
     source: tuple[int, int] | None  # None: not known yet

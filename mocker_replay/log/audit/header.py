@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct
 
 from mocker_replay.events import EventLevel
 from mocker_replay.log.reader import LogError
@@ -44,8 +45,7 @@ class Tier(NamedTuple):
         return float(blocks) * self.block_bytes / (gbps * 1e6) if gbps > 0.0 else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class Setup(Struct, frozen=True, kw_only=True):
     """Limits and sizes of the run that wrote a log; None where there is no limit."""
 
     level: EventLevel

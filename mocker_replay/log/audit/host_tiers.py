@@ -5,8 +5,9 @@ Decides what a log with a host tier says of its copies. Never looks at queues or
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from mocker_replay.events import LogEvent, RunEnd
 from mocker_replay.log.audit.findings import Findings, Place
@@ -16,8 +17,7 @@ from mocker_replay.log.audit.header import Setup, Tier
 _ENDS: Final = (LogEvent.FINISH, LogEvent.REJECTION, LogEvent.FAILURE, LogEvent.CANCELLATION, LogEvent.CUT)
 
 
-@dataclass(slots=True)
-class _Copy:
+class _Copy(Struct):
     """One copy under way."""
 
     place: Place
@@ -28,8 +28,7 @@ class _Copy:
     submitted: bool = False
 
 
-@dataclass(slots=True)
-class _Tier:
+class _Tier(Struct):
     """Host memory of one rank, or of all."""
 
     settings: Tier
@@ -41,8 +40,7 @@ class _Tier:
     load_tail_ms: float = 0.0
 
 
-@dataclass(slots=True)
-class _Loaded:
+class _Loaded(Struct):
     """What a request loads, or has loaded and holds."""
 
     copy: int | None

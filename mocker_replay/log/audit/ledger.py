@@ -9,8 +9,9 @@ Memory follows the requests that live. A request is forgotten with its end.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from msgspec import Struct, field
 
 from mocker_replay.events import EventLevel, LogEvent
 from mocker_replay.log.audit.findings import Place
@@ -27,8 +28,7 @@ class Stage(enum.IntEnum):
     LEAVING = 3  # a cancellation found it; its end is the next line
 
 
-@dataclass(slots=True)
-class Request:
+class Request(Struct):
     """A request that has arrived and not ended."""
 
     name: str
@@ -53,8 +53,7 @@ class Request:
         return self.input_tokens + self.generated
 
 
-@dataclass(slots=True)
-class Rank:
+class Rank(Struct):
     """The queues of one rank, counted."""
 
     running: int = 0
@@ -89,8 +88,7 @@ class Rank:
             self.new_squares += sign * request.input_tokens * request.input_tokens
 
 
-@dataclass(slots=True)
-class Gone:
+class Gone(Struct):
     """A request that left the queues with a pass: it ended with it, or a cancellation took that end away."""
 
     request: Request
@@ -122,8 +120,7 @@ class QueueCounts(NamedTuple):
     preempted_squares: int
 
 
-@dataclass(slots=True)
-class RankWork:
+class RankWork(Struct):
     """What a rank schedules in a pass, as far as its start tells."""
 
     requests: int
@@ -139,8 +136,7 @@ class RankWork:
     decode_tokens: int | None = None  # known tokens of those scheduled without prompt work, where all are scheduled
 
 
-@dataclass(slots=True)
-class Pass:
+class Pass(Struct):
     """A pass in flight."""
 
     place: Place
@@ -158,8 +154,7 @@ class Pass:
     work: dict[int, RankWork] = field(default_factory=dict)  # by rank that executes
 
 
-@dataclass(slots=True)
-class Worker:
+class Worker(Struct):
     """One worker: its pass in flight, and what is known between passes."""
 
     ranks: list[Rank]
@@ -173,8 +168,7 @@ class Worker:
         return sum(rank.running + rank.waiting for rank in self.ranks)
 
 
-@dataclass(slots=True)
-class Group:
+class Group(Struct):
     """Lines that belong together: a pass start, a pass end, a cancellation."""
 
     kind: str  # the event of the first line

@@ -5,8 +5,9 @@ Decides whether the lines of passes fit each other. Never looks at the work in t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from mocker_replay.events import LogEvent, RunEnd
 from mocker_replay.log.audit.findings import Findings
@@ -18,8 +19,7 @@ from mocker_replay.log.audit.shapes import FPM_KEYS
 _IDLE: Final = dict.fromkeys(FPM_KEYS[1:], 0)
 
 
-@dataclass(slots=True)
-class _Wave:
+class _Wave(Struct):
     """How far a worker's count of passes may have come."""
 
     last: int | None = None

@@ -6,8 +6,9 @@ worker. Never looks at the way of a handoff (handoffs) nor at the work of a pass
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from mocker_replay.events import LogEvent, RunEnd
 from mocker_replay.log.audit.findings import Findings, Place
@@ -28,8 +29,7 @@ _STAGES_IN_TIME: Final = ("source_held", "destination_reserved", "destination_ac
 _ENDS: Final = (LogEvent.FINISH, LogEvent.REJECTION, LogEvent.FAILURE)
 
 
-@dataclass(slots=True)
-class _Flight:
+class _Flight(Struct):
     """A pass in flight."""
 
     number: int
@@ -39,16 +39,14 @@ class _Flight:
     place: Place
 
 
-@dataclass(slots=True)
-class _Rank:
+class _Rank(Struct):
     """Who is at one rank."""
 
     present: set[str] = field(default_factory=set)  # in its queues, or in line
     blocks: dict[str, int] = field(default_factory=dict)  # by request that may hold some: no more than these
 
 
-@dataclass(slots=True)
-class _Worker:
+class _Worker(Struct):
     ranks: list[_Rank]
     clock_ms: float = 0.0
     next_pass: int = 0

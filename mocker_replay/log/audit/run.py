@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct, field
 
 from mocker_replay.errors import ExitCode
 from mocker_replay.events import EventLevel, LogEvent
@@ -52,8 +52,7 @@ NAMELESS: Final = frozenset(
 )  # fmt: skip
 
 
-@dataclass(slots=True)
-class AuditReport:
+class AuditReport(Struct):
     """What an audit found."""
 
     log: str

@@ -7,12 +7,11 @@ what they shared, and prompts that grow share as many leading ids as before.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct, structs
 
 from mocker_replay.config.decimals import plain_decimal
 from mocker_replay.trace.base import MAX_TOKENS, Float64s, Int64s, RowBatch, Uint64s
@@ -30,8 +29,7 @@ def _scaled(step: Step, tokens: Int64s, factor: float, lines: Int64s) -> Int64s:
     return np.where(tokens > 0, np.maximum(exact, 1.0), 0.0).astype(np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleInput:
+class ScaleInput(Struct, frozen=True):
     """Prompts of `factor` times their length."""
 
     factor: float
@@ -57,11 +55,10 @@ class ScaleInput:
             is_private[target] = False
             ids[target] = batch.hash_ids[np.repeat(batch.hash_offsets[:-1], kept) + within]
             ids[is_private] = unused_ids(batch.hash_ids, int(is_private.sum()))
-            yield dataclasses.replace(batch, input_tokens=tokens, hash_offsets=offsets, hash_ids=ids)
+            yield structs.replace(batch, input_tokens=tokens, hash_offsets=offsets, hash_ids=ids)
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleOutput:
+class ScaleOutput(Struct, frozen=True):
     """Outputs of `factor` times their length."""
 
     factor: float
@@ -75,7 +72,7 @@ class ScaleOutput:
     def apply(self, batches: Iterator[RowBatch], incoming: Incoming) -> Iterator[RowBatch]:
         for batch in batches:
             tokens = _scaled(self, batch.output_tokens, self.factor, batch.lines)
-            yield dataclasses.replace(batch, output_tokens=tokens)
+            yield structs.replace(batch, output_tokens=tokens)
 
 
 def unused_ids(used: Uint64s, count: int) -> Uint64s:

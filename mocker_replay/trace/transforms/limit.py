@@ -6,18 +6,17 @@ Decides by the order of the rows, so the last sessions may lose their later turn
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
 
 from mocker_replay.trace.base import RowBatch
 from mocker_replay.trace.transforms.rows import take
 from mocker_replay.trace.transforms.step import Incoming
 
 
-@dataclass(frozen=True, slots=True)
-class LimitRows:
+class LimitRows(Struct, frozen=True):
     """At most so many rows."""
 
     num_rows: int

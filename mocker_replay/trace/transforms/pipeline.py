@@ -7,12 +7,12 @@ itself.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
 from blake3 import blake3
+from msgspec import structs
 
 from mocker_replay.errors import UsageError
 from mocker_replay.trace.base import Lineage, RowBatch, TraceFacts, TraceSource
@@ -84,12 +84,12 @@ class TransformedTrace:
         incoming = Incoming(facts.min_first_timestamp_ms or 0.0, facts.trace_block_size)
         # Ids beyond a prompt are no part of what is transformed.
         rows: Iterator[RowBatch] = (
-            dataclasses.replace(batch, surplus_included=None) for batch in self._source.batches(max_rows)
+            structs.replace(batch, surplus_included=None) for batch in self._source.batches(max_rows)
         )
         for number, step in enumerate(self._steps):
             rows = _counted(step.apply(rows, incoming), rows_after, number)
             if step.starts_at_zero:
-                incoming = dataclasses.replace(incoming, origin_ms=0.0)
+                incoming = structs.replace(incoming, origin_ms=0.0)
         numbering = _Numbering()
         for batch in rows:
             for part in split(batch, max_rows):
@@ -138,7 +138,7 @@ class _Numbering:
         self._num_rows += num_rows
         self._num_sessions += int(is_first.sum())
         lines = np.arange(first_row + 1, first_row + 1 + num_rows, dtype=np.int64)
-        return dataclasses.replace(batch, first_row=first_row, lines=lines, session=session)
+        return structs.replace(batch, first_row=first_row, lines=lines, session=session)
 
 
 class _Tally:
@@ -174,7 +174,7 @@ class _Tally:
 
     def facts(self, source: TraceFacts, digest: str, lineage: Lineage) -> TraceFacts:
         is_multi_turn = self._num_sessions < self._num_rows
-        return dataclasses.replace(
+        return structs.replace(
             source,
             num_rows=self._num_rows,
             digest=digest,

@@ -5,19 +5,17 @@ Decides new numbers only: equal hash ids stay equal, and different ones differen
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct, structs
 
 from mocker_replay.trace.base import RowBatch
 from mocker_replay.trace.transforms.step import Incoming
 
 
-@dataclass(frozen=True, slots=True)
-class RenumberHashIds:
+class RenumberHashIds(Struct, frozen=True):
     """Hash ids 0, 1, 2, ... in order of first appearance."""
 
     starts_at_zero: ClassVar[bool] = False
@@ -30,11 +28,10 @@ class RenumberHashIds:
         dense: dict[int, int] = {}
         for batch in batches:
             numbers = [dense.setdefault(key, len(dense)) for key in batch.hash_ids.tolist()]
-            yield dataclasses.replace(batch, hash_ids=np.array(numbers, np.uint64))
+            yield structs.replace(batch, hash_ids=np.array(numbers, np.uint64))
 
 
-@dataclass(frozen=True, slots=True)
-class RenumberRequestIds:
+class RenumberRequestIds(Struct, frozen=True):
     """Every request is named `r0`, `r1`, `r2`, ... by its row, whatever it was called."""
 
     starts_at_zero: ClassVar[bool] = False
@@ -48,4 +45,4 @@ class RenumberRequestIds:
         for batch in batches:
             names: list[str | None] = [f"r{number}" for number in range(row, row + len(batch))]
             row += len(batch)
-            yield dataclasses.replace(batch, request_ids=names)
+            yield structs.replace(batch, request_ids=names)

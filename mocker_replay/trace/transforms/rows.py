@@ -5,10 +5,10 @@ Decides how the columns of a batch follow a choice of rows. Never decides which 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
+from msgspec import structs
 
 from mocker_replay.trace.base import Int64s, RowBatch, Uint64s, concatenate
 
@@ -67,7 +67,7 @@ def split(batch: RowBatch, max_rows: int) -> Iterator[RowBatch]:
         return
     for start in range(0, len(batch), max_rows):
         part = take(batch, np.arange(start, min(start + max_rows, len(batch))))
-        yield dataclasses.replace(part, first_row=batch.first_row + start)
+        yield structs.replace(part, first_row=batch.first_row + start)
 
 
 def names_of(batch: RowBatch) -> list[str]:

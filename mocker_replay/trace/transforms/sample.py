@@ -7,11 +7,11 @@ its turns or not at all, and a larger ratio keeps what a smaller one kept.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import numpy as np
 from blake3 import blake3
+from msgspec import Struct
 
 from mocker_replay.config.decimals import plain_decimal
 from mocker_replay.trace.base import RowBatch
@@ -21,8 +21,7 @@ from mocker_replay.trace.transforms.step import Incoming
 _HASH_BYTES: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """About this share of the sessions; which ones, the seed says."""
 
     ratio: float

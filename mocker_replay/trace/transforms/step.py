@@ -6,10 +6,10 @@ Decides the protocol of a step and how its numbers are written. Never knows a si
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar, Final, Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from mocker_replay.errors import Fault, UsageError
 from mocker_replay.trace.base import Float64s, RowBatch
@@ -20,8 +20,7 @@ _DIGITS_MS: Final = 6
 _LARGEST_ROUNDED_MS: Final = 2.0**53 / 10**_DIGITS_MS
 
 
-@dataclass(frozen=True, slots=True)
-class Incoming:
+class Incoming(Struct, frozen=True):
     """What a step has to know of the rows that come in, before the first one."""
 
     origin_ms: float  # the 0 of the trace's clock in these timestamps: the earliest arrival of the trace

@@ -7,10 +7,10 @@ such an order changes is what a file could not have told.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
 
 from mocker_replay._core.chacha import ChaCha12Rng
 from mocker_replay.trace.base import Int64s, RowBatch
@@ -18,8 +18,7 @@ from mocker_replay.trace.transforms.rows import held, take
 from mocker_replay.trace.transforms.step import Incoming
 
 
-@dataclass(frozen=True, slots=True)
-class ShuffleTies:
+class ShuffleTies(Struct, frozen=True):
     """First turns at one instant change places among themselves; later turns stay where they are, or move behind."""
 
     seed: int

@@ -6,12 +6,11 @@ give up the timestamp they were recorded at: their think time is what counts. Ne
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct, structs
 
 from mocker_replay.config.decimals import plain_decimal
 from mocker_replay.trace.base import Float64s, RowBatch
@@ -24,11 +23,10 @@ def _moved(step: Step, batch: RowBatch, timestamp_ms: Float64s, delay_ms: Float6
     arrivals_ms = np.where(batch.turn == 0, timestamp_ms, np.nan)
     if np.isinf(arrivals_ms).any() or np.isinf(delay_ms).any():
         raise refusal(step, "takes times beyond the range of float64")
-    return dataclasses.replace(batch, timestamp_ms=arrivals_ms, delay_ms=delay_ms)
+    return structs.replace(batch, timestamp_ms=arrivals_ms, delay_ms=delay_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleArrivals:
+class ScaleArrivals(Struct, frozen=True):
     """All arrivals at `factor` times their distance from the first one: 2 is half the rate."""
 
     factor: float
@@ -46,8 +44,7 @@ class ScaleArrivals:
             yield _moved(self, batch, scaled_ms, batch.delay_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleDelays:
+class ScaleDelays(Struct, frozen=True):
     """All think times times `factor`."""
 
     factor: float
@@ -65,8 +62,7 @@ class ScaleDelays:
             yield _moved(self, batch, batch.timestamp_ms, scaled_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class CapGap:
+class CapGap(Struct, frozen=True):
     """No gap between two arrivals longer than `gap_ms`: what comes behind a longer one moves up."""
 
     gap_ms: float
@@ -89,8 +85,7 @@ class CapGap:
             yield _moved(self, rows, capped_ms, rows.delay_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class CapDelay:
+class CapDelay(Struct, frozen=True):
     """No think time longer than `delay_ms`."""
 
     delay_ms: float

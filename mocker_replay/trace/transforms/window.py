@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
 
 from mocker_replay.config.decimals import plain_decimal
 from mocker_replay.trace.base import RowBatch
@@ -19,8 +19,7 @@ from mocker_replay.trace.transforms.rows import take
 from mocker_replay.trace.transforms.step import Incoming, refusal
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """From `start_ms` up to, but not at, `end_ms`, counted from the earliest arrival of the trace."""
 
     start_ms: float = 0.0
