@@ -238,11 +238,13 @@ cdef class Engine:
             _look_around(<Scheduler>self.ranks[i])
         return True
 
-    cdef void next_instant(self, double now_ms) noexcept nogil:
-        """Something happens at `now_ms` on some worker."""
+    cdef bint next_instant(self, double now_ms) noexcept nogil:
+        """Something happens at `now_ms` on some worker; whether a rank will look again for that."""
         cdef int32_t i
+        cdef bint looks = False
         for i in range(self.dp_size):
-            (<Scheduler>self.ranks[i]).next_instant(now_ms)
+            looks = (<Scheduler>self.ranks[i]).next_instant(now_ms) or looks
+        return looks
 
     cdef double next_internal_deadline(self) noexcept nogil:
         """Earliest deadline of modelled background work; a pass in flight hides it."""
@@ -316,3 +318,10 @@ cdef class Engine:
         for i in range(self.dp_size):
             (<Scheduler>self.ranks[i]).publish_cuts(out, now_ms)
         return 0
+
+    @property
+    def internal_deadline_ms(self):
+        """When background work is due next [ms], None where none is known. Others than this engine's own steps may move it:
+        ranks of other workers, where they share memory, and whoever has ranks look again."""
+        cdef double at_ms = self.next_internal_deadline()
+        return None if at_ms == INFINITY else at_ms

@@ -5,6 +5,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from .cancellations cimport Leaving
 from .disaggregation cimport Disaggregation
 from .intake cimport Intake
+from .onlookers cimport Onlookers
 
 
 cdef enum FleetStatus:
@@ -43,27 +44,28 @@ cdef class Fleet(Intake):
     cdef bint disaggregated
     cdef bint ran                        # disaggregated: passes were started in this round
     cdef double sample_ms                # next telemetry sample; INFINITY = none
-    cdef bint tells_instants             # ranks that stand still look again whenever anything happens
-    cdef double told_ms                  # the last instant they were told of
+    cdef readonly Onlookers onlookers    # ranks that stand still look again whenever anything happens
     cdef bint telemetry
     cdef bint external_placement
     cdef readonly bint external          # the caller's shells move the machines and own the lanes
+    cdef readonly bint directed          # and only when told to
     cdef bint quiet                      # nobody reads passes: quiet ones are taken at once
     cdef int32_t next_to_move            # external: of the current stage
     cdef readonly int32_t moving_worker  # external: after "move", who is to move
     cdef readonly bint hold_boundary     # external: and whether it stops at a pass boundary
     cdef readonly bint hold_start        # external: and whether it stops before a pass starts
+    cdef readonly bint moves_anyway      # external: also where it is idle and nothing is on its lanes
     cdef int stage
     cdef bint first_round                # of the instant
 
     cdef int run(self, double until_ms, Py_ssize_t max_records) except -1 nogil
-    cdef int tell_instant(self, double at) noexcept nogil
     cdef int pass_quietly(self, double until_ms, Py_ssize_t max_records) except -1 nogil
     cdef double next_instant(self) noexcept nogil
     cdef int _note_event(self) noexcept nogil
     cdef int _account(self) noexcept nogil
     cdef int end_passes(self) except -1 nogil
     cdef int hand_over(self) except -1 nogil
+    cdef bint _copy_ends(self, int32_t worker) noexcept nogil
     cdef int run_machines(self) except -1 nogil
     cdef int settled(self, bint happened) except -1 nogil
     cdef bint any_due(self) noexcept nogil

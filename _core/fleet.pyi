@@ -7,6 +7,7 @@ from .driver import Machine
 from .event_buffer import EventBuffer
 from .intake import Intake
 from .lanes import Command
+from .onlookers import Onlookers
 
 STATUS_NAMES: tuple[str, ...]
 
@@ -18,9 +19,12 @@ class Fleet(Intake):
     prefill_worker_seconds: float
     handoffs: Disaggregation | None
     external: bool
+    directed: bool
+    onlookers: Onlookers
     moving_worker: int
     hold_boundary: bool
     hold_start: bool
+    moves_anyway: bool
     def __new__(
         cls,
         machines: Iterable[Machine],
@@ -30,6 +34,7 @@ class Fleet(Intake):
         wake_on_end: bool = False,
         external_placement: bool = False,
         external: bool = False,
+        directed: bool = False,
         quiet: bool = False,
         handoffs: Disaggregation | None = None,
     ) -> Fleet: ...

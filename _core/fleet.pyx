@@ -24,6 +24,7 @@ from .driver cimport PHASE_IDLE, PHASE_IN_PASS, Machine
 from .event_buffer cimport CMD_SUBMIT, EV_CUT, EV_QUIET_PASS, EV_QUIET_RUN, Event, EventBuffer
 from .intake cimport Intake
 from .lanes cimport Envelope, command_kind, lane_pop, make_cancel, pack_command, unpack_command
+from .onlookers cimport Onlookers
 
 from .arrivals import Handed
 
@@ -32,10 +33,6 @@ STATUS_NAMES = ("done", "needs_rows", "until", "ends", "sample", "full", "place"
 
 cdef inline double _deadline(Machine machine) noexcept nogil:
     return machine.next_deadline()
-
-
-cdef inline void _next_instant(Machine machine, double now_ms) noexcept nogil:
-    machine.engine.next_instant(now_ms)
 
 
 cdef inline bint _wants_run(Machine machine) noexcept nogil:
@@ -84,9 +81,11 @@ cdef class Fleet(Intake):
         wake_on_end: `advance` returns "ends" whenever requests ended, before rows of that instant are handed over.
         external: the caller's shells move the machines and own their lanes. `advance` returns "move" for the worker
             `moving_worker`, which is to run at reading `now_ms` until it has to wait (`hold_boundary`: at a pass boundary
-            and behind internal work, too; `hold_start`: before a pass starts, too); "place" for every row that is due, taken
-            with `take_next`; "cancel" for every client that leaves, taken with `take_cancel`; "settle" when handoffs go on,
-            see `take_command`. Shells that run freely call `note_now` in place of `advance`.
+            and behind internal work, too; `hold_start`: before a pass starts, too; without `moves_anyway` an idle machine
+            moves only for commands); "place" for every row that is due, taken with `take_next`; "cancel" for every client
+            that leaves, taken with `take_cancel`; "settle" when handoffs go on, see `take_command`. Shells that run freely
+            call `note_now` in place of `advance`.
+        directed: of an external one, its shells move only when told to, now or in the run that is done again.
         quiet: nobody reads the records of passes or gauges. Passes in which nothing but steady decode happens then leave
             one QUIET_PASS record each, or are entries of a QUIET_RUN, which say what a collector has to know. Not with handoffs, which may be due
             in between.
@@ -94,20 +93,19 @@ cdef class Fleet(Intake):
     """
 
     def __cinit__(self, machines, EventBuffer out not None, *, bint telemetry=False, bint wake_on_end=False,
-                  bint external_placement=False, bint external=False, bint quiet=False, Disaggregation handoffs=None):
+                  bint external_placement=False, bint external=False, bint directed=False, bint quiet=False, Disaggregation handoffs=None):
         cdef Py_ssize_t i
         self.machines = tuple(machines)
         if not self.machines:
             raise ValueError("num_workers must be positive")
         self.out = out
         self.telemetry, self.wake_on_end = telemetry, wake_on_end
-        self.external_placement, self.external = external_placement, external
+        self.external_placement, self.external, self.directed = external_placement, external, directed
         self.handoffs, self.disaggregated = handoffs, handoffs is not None
         self.quiet = quiet and not telemetry and not external and not self.disaggregated
         self.moving_worker = -1
         self.first_round = True
         self.sample_ms = INFINITY
-        self.told_ms = -1.0
         self.workers = <PyObject**>malloc(len(self.machines) * sizeof(PyObject*))
         if self.workers is NULL:
             raise MemoryError("fleet")
@@ -115,9 +113,7 @@ cdef class Fleet(Intake):
             if not isinstance(self.machines[i], Machine):
                 raise TypeError(f"worker {i} is no Machine")
             self.workers[i] = <PyObject*>self.machines[i]
-            self.tells_instants = self.tells_instants or (<Machine>self.machines[i]).engine.shares_tier
-            if self.disaggregated and not external:
-                self.tells_instants = (<Machine>self.machines[i]).engine.look_around() or self.tells_instants
+        self.onlookers = Onlookers(self.machines, look_around=self.disaggregated and (directed or not external))
         self.open_turns(<int32_t>len(self.machines), self.machines[0].engine.dp_size)
         if self.disaggregated:
             self.handoffs.take_machines(self.machines, self.out, external, external_placement)
@@ -259,7 +255,10 @@ cdef class Fleet(Intake):
         cdef Envelope envelope
         cdef bint happened
         self._check_handoffs()
+        self.onlookers.let_go()
         if self.handoffs.next_command(self.workers, self.now_ms, &envelope):
+            if self.directed:
+                self.onlookers.hold(envelope.worker)
             return envelope.worker, unpack_command(&envelope)
         happened, self.handoffs.happened = self.handoffs.happened, False
         if self.stage == STAGE_SETTLE:
@@ -346,7 +345,8 @@ cdef class Fleet(Intake):
                     return FLEET_NEEDS_ROWS
                 if at > until_ms:
                     return FLEET_UNTIL
-                self.tell_instant(at)
+                if at <= self.sample_ms:
+                    self.onlookers.tell(max(self.now_ms, at))
                 self.now_ms = max(self.now_ms, min(at, self.sample_ms))
                 self.stage = STAGE_ENDS
             if self.stage == STAGE_ENDS:
@@ -418,18 +418,6 @@ cdef class Fleet(Intake):
             if _deadline(<Machine>self.workers[i]) <= self.now_ms:
                 return True
         return False
-
-    cdef int tell_instant(self, double at) noexcept nogil:
-        """Where workers share memory, whoever stands still looks at it whenever anything happens anywhere: so do those of
-        the reference, and what they look up counts as used."""
-        cdef int32_t i
-        cdef double now_ms = max(self.now_ms, at)
-        if not self.tells_instants or now_ms <= self.told_ms or at > self.sample_ms:
-            return 0
-        self.told_ms = now_ms
-        for i in range(self.num_workers):
-            _next_instant(<Machine>self.workers[i], now_ms)
-        return 0
 
     cdef int pass_quietly(self, double until_ms, Py_ssize_t max_records) except -1 nogil:
         """Take instants at which one machine's pass ends and the next starts, and nothing else is due to happen."""
@@ -572,7 +560,8 @@ cdef class Fleet(Intake):
             worker = self.next_to_move
             self.next_to_move += 1
             if not hold_boundary or _ends_now(<Machine>self.workers[worker], self.now_ms, self.disaggregated):
-                if hold_boundary:
+                self.moves_anyway = hold_boundary or self._copy_ends(worker)
+                if self.moves_anyway:
                     self._note_event()
                 self.moving_worker = worker
                 return True
@@ -580,12 +569,17 @@ cdef class Fleet(Intake):
         self.moving_worker = -1
         return False
 
+    cdef bint _copy_ends(self, int32_t worker) noexcept nogil:
+        """With handoffs: a worker has nothing to do but to see the end of a copy, or to look again."""
+        return (self.disaggregated and not _wants_run(<Machine>self.workers[worker])
+                and _ends_now(<Machine>self.workers[worker], self.now_ms, False))
+
     cdef int run_machines(self) except -1 nogil:
         cdef int32_t i
         for i in range(self.num_workers):
             if _wants_run(<Machine>self.workers[i]):
                 (<Machine>self.workers[i]).pump(self.now_ms, True, True, True)
-            elif self.disaggregated and _ends_now(<Machine>self.workers[i], self.now_ms, False):
+            elif self._copy_ends(i):
                 self._note_event()
                 (<Machine>self.workers[i]).pump(self.now_ms, True, True, True)
         return 0

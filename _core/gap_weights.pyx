@@ -92,6 +92,15 @@ cdef class GapWeights:
         _fill(values, weights, self._count, self._recent, RECENT)
         return values, weights
 
+    # -- test door --------------------------------------------------------------------------------
+
+    def put(self, const double[::1] gaps_ms not None, const int64_t[::1] weights not None):
+        """Add distances one by one; how many entries there is room for in the list."""
+        cdef Py_ssize_t i
+        for i in range(min(gaps_ms.shape[0], weights.shape[0])):
+            self.add(gaps_ms[i], weights[i])
+        return self._capacity
+
 
 def merged(columns):
     """Ascending distinct values and the sums of their weights, without weights of 0.

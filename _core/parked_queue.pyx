@@ -11,6 +11,7 @@ from libc.string cimport memcpy
 cdef enum:
     FIRST_ROWS = 64              # both powers of two
     FIRST_WORDS = 256
+    MOST_IDS = 1 << 29           # of a row: words are counted in 32 bits
     KEPT_ROWS = 1024             # a queue that has grown beyond is made small again when nothing is left
 
 
@@ -42,8 +43,11 @@ cdef class ParkedQueue:
         free(self.words)
         free(self.ids)
 
-    cdef bint takes(self, int32_t ordinal) noexcept nogil:
+    cdef bint takes(self, int32_t ordinal, int64_t num_hash_ids) noexcept nogil:
         """Whether a row may be the next: it stands behind all others in the trace, so that `holds` finds it."""
+        return num_hash_ids <= MOST_IDS and self._is_behind(ordinal)
+
+    cdef bint _is_behind(self, int32_t ordinal) noexcept nogil:
         return self.count == 0 or ordinal > self.rows[(self.head + self.count - 1) & self.mask].ordinal
 
     cdef int push(self, int32_t ordinal, int64_t n_in, int64_t n_out, const uint64_t* hash_ids,
@@ -60,10 +64,10 @@ cdef class ParkedQueue:
         words_an_id = 2 if widest >> 32 else 1
         self._reserve(num_hash_ids * words_an_id)
         row = &self.rows[(self.head + self.count) & self.mask]
-        row.n_in, row.n_out, row.num_hash_ids, row.ordinal = n_in, n_out, num_hash_ids, ordinal
+        row.n_in, row.n_out, row.num_hash_ids, row.ordinal = n_in, n_out, <int32_t>num_hash_ids, ordinal
         row.is_wide = words_an_id == 2
         row.in_runs = num_runs * (words_an_id + 1) < num_hash_ids * words_an_id
-        row.num_words = self._write_ids(row, hash_ids, self.word_head + self.num_words)
+        row.num_words = <int32_t>self._write_ids(row, hash_ids, self.word_head + self.num_words)
         self.num_words += row.num_words
         self.count += 1
         return 0
@@ -94,7 +98,7 @@ cdef class ParkedQueue:
         cdef int64_t low = 0
         cdef int64_t high = self.count
         cdef int64_t middle
-        if self.takes(ordinal):      # as nearly every row that comes in
+        if self._is_behind(ordinal):     # as nearly every row that comes in
             return False
         while low < high:
             middle = (low + high) // 2
@@ -190,7 +194,7 @@ cdef class ParkedQueue:
 
     def put(self, int32_t ordinal, int64_t n_in, int64_t n_out, const uint64_t[::1] hash_ids not None):
         """Park a row; False if it does not stand behind the others in the trace."""
-        if not self.takes(ordinal):
+        if not self.takes(ordinal, hash_ids.shape[0]):
             return False
         self.push(ordinal, n_in, n_out, &hash_ids[0] if hash_ids.shape[0] else NULL, hash_ids.shape[0])
         return True

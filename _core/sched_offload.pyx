@@ -409,15 +409,15 @@ cdef class OffloadScheduler(ReadingScheduler):
             return self.shared.nudged_ms
         return self.shared.next_of(self.member)
 
-    cdef void next_instant(self, double now_ms) noexcept nogil:
+    cdef bint next_instant(self, double now_ms) noexcept nogil:
         """Something happens somewhere: a rank that stands still looks again, at the tier it shares or for its siblings."""
-        if not self.stalled or self.num_waiting == 0:
-            return
+        if not self.stalled or self.num_waiting == 0 or not (self.is_shared or self.looks_around):
+            return False
         if self.is_shared:
-            self.shared.nudged[self.member] = 1
-            self.shared.nudged_ms = now_ms
-        elif self.looks_around:
+            self.shared.nudged[self.member], self.shared.nudged_ms = 1, now_ms
+        else:
             self.nudged, self.nudged_ms = True, now_ms
+        return True
 
     cdef int process_internal(self, double now_ms, EventBuffer out) except -1 nogil:
         if self.is_shared and self.shared.nudged[self.member]:
@@ -440,7 +440,7 @@ cdef class OffloadScheduler(ReadingScheduler):
             self.shared.advance(at_ms)
             if self.shared.take_wake(self.member):
                 self.stalled, self.looks_again = False, True
-            while self.shared.take(self.member, &done):
+            while self.shared.take(self.member, at_ms, &done):
                 self._finish(&done, out, at_ms)
         else:
             while self.tier.finish_next(at_ms, &done):

@@ -96,7 +96,7 @@ cdef class Scheduler:
     cdef bint covers(self, int64_t n_in, int64_t n_out, int64_t num_hash_ids) noexcept nogil
     cdef int publish_unqueued_cuts(self, EventBuffer out, double now_ms) except -1 nogil
     cdef double next_internal_ms(self) noexcept nogil
-    cdef void next_instant(self, double now_ms) noexcept nogil
+    cdef bint next_instant(self, double now_ms) noexcept nogil
     cdef int process_internal(self, double now_ms, EventBuffer out) except -1 nogil
     cdef int serve_line(self, double now_ms, EventBuffer out) except -1 nogil
     cdef int note_request(self, int32_t slot) except -1 nogil

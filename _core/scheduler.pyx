@@ -123,8 +123,9 @@ cdef class Scheduler:
         """Next deadline of modelled background work [ms]; INFINITY = none."""
         return INFINITY
 
-    cdef void next_instant(self, double now_ms) noexcept nogil:
-        """Something happens at `now_ms` on some worker."""
+    cdef bint next_instant(self, double now_ms) noexcept nogil:
+        """Something happens at `now_ms` on some worker; whether this rank will look again for that."""
+        return False
 
     cdef int process_internal(self, double now_ms, EventBuffer out) except -1 nogil:
         """Handle background work due by `now_ms`; returns whether somebody stands in line for blocks here."""
@@ -164,7 +165,7 @@ cdef class Scheduler:
             return SUBMIT_ACTIVE
         self.passes_without_gain = 0
         if self.parks and (self.parked.count > 0 or self.num_waiting >= UNPARKED):
-            if self.parked.takes(ordinal):
+            if self.parked.takes(ordinal, num_hash_ids):
                 self.parked.push(ordinal, n_in, n_out, hash_ids, num_hash_ids)
                 _add(&self.queued, n_in, 1)
                 self.num_waiting += 1
@@ -180,7 +181,6 @@ cdef class Scheduler:
 
         The pass in flight counts only if this rank takes part in it: else `end_events` are those of an earlier one.
         """
-        cdef int32_t slot
         cdef int result = RES_NOOP
         cdef int64_t delivered, packed
         cdef double last_ms
@@ -189,7 +189,7 @@ cdef class Scheduler:
         suppressed[0] = False
         while self.parked.count > 0 and self.parked.holds(ordinal):
             self.unpark(UNPARKED)
-        slot = self.requests.find(ordinal)
+        cdef int32_t slot = self.requests.find(ordinal)
         if slot == NONE:
             event = self._unpublished_end(ordinal) if self.executed and discard else NULL
             if event is NULL:
@@ -537,7 +537,7 @@ cdef class Scheduler:
         cdef ParkedRow* row
         cdef int32_t slot
         cdef Terms untold = Terms(NAN, INFINITY, 0)     # policies ask for them, and with a policy nobody is parked
-        while self.parked.count > 0 and most > 0:
+        for _ in range(min(most, self.parked.count)):
             row = self.parked.first()
             slot = self.requests.add(row.ordinal, row.n_in, row.n_out, self.parked.ids, row.num_hash_ids, &untold)
             _add(&self.queued, row.n_in, -1)
@@ -545,7 +545,6 @@ cdef class Scheduler:
             self.num_waiting -= 1
             self.note_request(slot)
             self.push_waiting(slot, False)
-            most -= 1
         return 0
 
     cdef int push_aside(self, int32_t slot) except -1 nogil:

@@ -21,7 +21,7 @@ cdef class SharedTier(HostTier):
     cdef int32_t join(self) except -1
     cdef double next_of(self, int32_t member) noexcept nogil
     cdef int advance(self, double at_ms) except -1 nogil
-    cdef bint take(self, int32_t member, Transfer* out) noexcept nogil
+    cdef bint take(self, int32_t member, double at_ms, Transfer* out) noexcept nogil
     cdef bint take_wake(self, int32_t member) noexcept nogil
     cdef void nudge_others(self, int32_t member, double at_ms) noexcept nogil
     cdef bint submit_of(self, int32_t member, double at_ms, Transfer* submitted) except -1 nogil

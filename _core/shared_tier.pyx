@@ -58,11 +58,14 @@ cdef class SharedTier(HostTier):
         return min(min(self._next_end(True), self._next_end(False)),
                    min(self._next_begin(&self.stores), self._next_begin(&self.loads)))
 
-    cdef bint take(self, int32_t member, Transfer* out) noexcept nogil:
-        """The first of its own copies that have ended; False when there is none. What it owns is the caller's."""
+    cdef bint take(self, int32_t member, double at_ms, Transfer* out) noexcept nogil:
+        """The first of its own copies that have ended by then; False when there is none. What it owns is the caller's.
+
+        Under a measured clock others may have come further, and see the end of its copies before it does.
+        """
         cdef int64_t i
         for i in range(self.delivered.count):
-            if transfer_at(&self.delivered, i).member == member:
+            if transfer_at(&self.delivered, i).member == member and transfer_at(&self.delivered, i).end_ms <= at_ms:
                 take_transfer(&self.delivered, i, out)
                 return True
         return False

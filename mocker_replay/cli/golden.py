@@ -14,7 +14,7 @@ import typer
 
 from mocker_replay.cli import flags
 from mocker_replay.cli.console import plain
-from mocker_replay.cli.run import run, run_settings, with_run_settings
+from mocker_replay.cli.run import pool_settings, run, run_settings, with_run_settings
 from mocker_replay.errors import ExitCode, Fault, UsageError
 
 if TYPE_CHECKING:
@@ -64,13 +64,15 @@ def record(ctx: typer.Context, **given: Any) -> int:
 
     settings = {name: parameter.default for name, parameter in inspect.signature(run).parameters.items()} | ctx.params
     config, options, _ = run_settings(given["trace"], settings)
+    pools = pool_settings(settings, options)
     folder = GoldenFolder(given["goldens"])
     golden = record_golden(
         folder,
         given["name"],
         given["trace"],
-        config,
+        pools.get("decode_config", config),
         options,
+        prefill=pools.get("prefill_config"),
         level=given["event_level"],
         with_log=given["with_log"],
         tolerances=_tolerances(given["tolerance"] or ()),
@@ -98,6 +100,10 @@ def _record_parameters(
         ),
     ] = None,
     event_level: flags.EventLevel = "passes",
+    num_prefill_workers: flags.NumPrefillWorkers = None,
+    num_decode_workers: flags.NumDecodeWorkers = None,
+    prefill_engine_config: flags.PrefillEngineConfig = None,
+    decode_engine_config: flags.DecodeEngineConfig = None,
     quiet: flags.Quiet = False,
 ) -> None:
     """Parameters of `record` that are not those of `run`."""  # fmt: skip

@@ -22,7 +22,7 @@ from mocker_replay.events import EVENT_SCHEMA
 from mocker_replay.golden.blocks import BLOCK_EVENTS, first_other_block
 from mocker_replay.golden.folder import EVENTS, MANIFEST, Golden, GoldenFolder
 from mocker_replay.golden.fresh import FreshRun, run_fresh
-from mocker_replay.golden.inputs import OtherInput, require_trace, settings_of, trace_path
+from mocker_replay.golden.inputs import OtherInput, prefill_config_of, require_trace, settings_of, trace_path
 from mocker_replay.golden.manifest import GoldenError, Manifest, is_close
 from mocker_replay.golden.record import golden_of
 from mocker_replay.golden.result import GoldenResult, Status
@@ -72,8 +72,10 @@ def _checked(folder: GoldenFolder, name: str, timing_model: TimingCallable | Non
     def run(log: Path | None = None) -> FreshRun:
         # Anew each time: a timing model of the user's may have a memory.
         config, options = settings_of(manifest, folder.path, where, timing_model)
+        prefill = prefill_config_of(manifest, folder.path, where, timing_model)
         return run_fresh(
-            trace, config, options, manifest.level, block_events=_block_events(manifest, where), log=log,
+            trace, config, options, manifest.level,
+            prefill=prefill, block_events=_block_events(manifest, where), log=log,
             on_header=lambda header: require_trace(manifest, header),
         )  # fmt: skip
 
@@ -209,16 +211,18 @@ def update_golden(
     refuse_in_ci()
     manifest, where = folder.read_manifest(name), str(folder.place(name) / MANIFEST)
     config, options = settings_of(manifest, folder.path, where, timing_model, any_profile=True)
+    prefill = prefill_config_of(manifest, folder.path, where, timing_model, any_profile=True)
     trace = trace_path(manifest, folder.path, where)
     stored = bool(manifest.log.get("stored"))
     keeps_log = stored if with_log is None else with_log
     with tempfile.TemporaryDirectory(prefix=".update-", dir=folder.path) as scratch:
         log = Path(scratch) / EVENTS
-        fresh = run_fresh(trace, config, options, manifest.level, log=log if keeps_log or stored else None)
+        kept = log if keeps_log or stored else None
+        fresh = run_fresh(trace, config, options, manifest.level, prefill=prefill, log=kept)
         result = _changes(folder, manifest, fresh, log if stored else None)
         new = golden_of(
             folder, name, trace, config, fresh,
-            level=manifest.level, with_log=keeps_log, tolerances=manifest.tolerances,
+            prefill=prefill, level=manifest.level, with_log=keeps_log, tolerances=manifest.tolerances,
         )  # fmt: skip
         is_new = result.status != Status.SAME or new.manifest != manifest
         if dry_run or not is_new:

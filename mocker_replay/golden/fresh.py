@@ -70,6 +70,7 @@ def run_fresh(
     options: ReplayOptions,
     level: str,
     *,
+    prefill: EngineConfig | None = None,
     block_events: int = BLOCK_EVENTS,
     log: Path | None = None,
     on_header: Callable[[dict[str, Any]], None] = lambda header: None,
@@ -77,6 +78,7 @@ def run_fresh(
     """Run, and require what must hold of every run.
 
     Args:
+        prefill: of prefill workers; `config` is that of decode workers then.
         log: where to keep the log, compressed by its suffix; it appears only if the run is sound.
         on_header: called with the header of the log before anything runs; what it raises ends the run.
 
@@ -93,7 +95,12 @@ def run_fresh(
             output = stack.enter_context(open_output(log))
             copy = open_encoder(output, log.name)
         taker = _Taker(block_events, on_header, copy)
-        result = replay(trace, config, options, events=taker, event_level=level)
+        if prefill is None:
+            result = replay(trace, config, options, events=taker, event_level=level)
+        else:
+            result = replay(
+                trace, None, options, events=taker, event_level=level, prefill_config=prefill, decode_config=config
+            )
         if result.facts.interrupted:
             raise ReplayInterrupted("interrupted")
         require_sound(taker.header, taker.footer, result.summary)

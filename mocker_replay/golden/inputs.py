@@ -68,7 +68,7 @@ def settings_of(
     *,
     any_profile: bool = False,
 ) -> tuple[EngineConfig, ReplayOptions]:
-    """The settings of a golden's run.
+    """The settings of a golden's run; with two pools the configuration is that of the decode workers.
 
     Args:
         any_profile: take the timing profile as it is now.
@@ -86,13 +86,40 @@ def settings_of(
         raise GoldenError(f"{where}: options: this version does not know {', '.join(unknown)}")
     options = ReplayOptions(**manifest.options)
     options.validate(lambda name: f"{where}: options.{name}")
-    document = manifest.config
-    if manifest.profile is not None:
-        path = _file(manifest.profile, folder, f"{where}: profile")
-        if not any_profile and _digest(path) != manifest.profile.get("digest"):
-            raise OtherInput(f"the timing profile {manifest.profile.get('path')} has changed")
-        document = with_profile(document, str(path), where)
-    return recorded_config(document, where, timing_model), options
+    document = _at_its_place(manifest.config, manifest.profile, folder, where, any_profile)
+    role = "aggregated" if manifest.prefill_config is None else "decode"
+    return recorded_config(document, where, timing_model, role=role), options
+
+
+def prefill_config_of(
+    manifest: Manifest,
+    folder: Path,
+    where: str,
+    timing_model: TimingCallable | None = None,
+    *,
+    any_profile: bool = False,
+) -> EngineConfig | None:
+    """The configuration of the prefill workers of a golden's run; None where all workers are the same.
+
+    Raises:
+        as `settings_of`.
+    """
+    if manifest.prefill_config is None:
+        return None
+    document = _at_its_place(manifest.prefill_config, manifest.prefill_profile, folder, where, any_profile)
+    return recorded_config(document, where, timing_model, role="prefill", key="prefill_config")
+
+
+def _at_its_place(
+    document: Mapping[str, Any], profile: Mapping[str, Any] | None, folder: Path, where: str, any_profile: bool
+) -> Mapping[str, Any]:
+    """A configuration whose timing profile, if it has one, is where it is now."""
+    if profile is None:
+        return document
+    path = _file(profile, folder, f"{where}: profile")
+    if not any_profile and _digest(path) != profile.get("digest"):
+        raise OtherInput(f"the timing profile {profile.get('path')} has changed")
+    return with_profile(document, str(path), where)
 
 
 def with_profile(config: Mapping[str, Any], path: str, where: str = "config") -> dict[str, Any]:

@@ -24,6 +24,8 @@ _DERIVED = re.compile(
 )
 _TEXTS = ("name", "program", "event_schema", "level")
 _SECTIONS = ("trace", "config", "options", "log", "tolerances")
+# Only goldens with two pools have these; one without has the bytes it always had.
+_OF_POOLS = ("prefill_config", "prefill_profile")
 
 
 class GoldenError(UsageError):
@@ -38,14 +40,18 @@ class Manifest(Struct, frozen=True):
     event_schema: str
     level: str
     trace: Mapping[str, Any]  # path relative to the goldens' folder, and the header's section: digest, rows, ...
-    config: Mapping[str, Any]  # the whole effective engine configuration
+    config: Mapping[str, Any]  # the whole effective engine configuration; of decode workers where there are two pools
     options: Mapping[str, Any]  # of the replay
     profile: Mapping[str, Any] | None  # path and digest of the timing profile, where one was used
     log: Mapping[str, Any]  # the footer's counts and digest, `block_events`, and whether the log is stored
     tolerances: Mapping[str, float]  # figure of the summary -> relative
+    prefill_config: Mapping[str, Any] | None = None  # of prefill workers
+    prefill_profile: Mapping[str, Any] | None = None  # as `profile`, of prefill workers
 
     def to_json(self) -> bytes:
         mapping = {"schema": GOLDEN_SCHEMA, **structs.asdict(self)}
+        if self.prefill_config is None:
+            mapping = {key: value for key, value in mapping.items() if key not in _OF_POOLS}
         return orjson.dumps(mapping, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
     @classmethod
@@ -60,17 +66,20 @@ class Manifest(Struct, frozen=True):
         if schema != GOLDEN_SCHEMA:
             raise GoldenError(f"{where}: schema: this version reads {GOLDEN_SCHEMA} (got {schema})")
         fields = set(cls.__struct_fields__)
+        if "prefill_config" not in mapping:
+            fields -= set(_OF_POOLS)
         if mapping.keys() != fields:
             odd = sorted(mapping.keys() ^ fields)
             raise GoldenError(f"{where}: a manifest has the keys {', '.join(sorted(fields))} (check {', '.join(odd)})")
         for key in _TEXTS:
             if not isinstance(mapping[key], str):
                 raise GoldenError(f"{where}: {key}: must be a text (got {mapping[key]!r})")
-        for section in _SECTIONS:
+        for section in (*_SECTIONS, *(fields & {"prefill_config"})):
             if not isinstance(mapping[section], dict):
                 raise GoldenError(f"{where}: {section}: must be an object (got {mapping[section]!r})")
-        if not isinstance(mapping["profile"], dict | None):
-            raise GoldenError(f"{where}: profile: must be an object or null (got {mapping['profile']!r})")
+        for key in ("profile", "prefill_profile"):
+            if not isinstance(mapping.get(key), dict | None):
+                raise GoldenError(f"{where}: {key}: must be an object or null (got {mapping[key]!r})")
         num_events = mapping["log"].get("events")
         if not isinstance(num_events, int) or isinstance(num_events, bool) or num_events < 0:
             raise GoldenError(f"{where}: log.events: must be a whole number from 0 on (got {num_events!r})")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping
+from typing import Any
 
 from mocker_replay import __version__
 from mocker_replay.config import EngineConfig, ReplayOptions
@@ -27,11 +28,15 @@ def record_golden(
     config: EngineConfig,
     options: ReplayOptions,
     *,
+    prefill: EngineConfig | None = None,
     level: str = "passes",
     with_log: bool = False,
     tolerances: Mapping[str, float] | None = None,
 ) -> Golden:
     """Run a trace and keep what came of it under a name.
+
+    Args:
+        prefill: of prefill workers; `config` is that of decode workers then.
 
     Raises:
         GoldenError: the name is taken or none, or a tolerance may not be.
@@ -48,8 +53,11 @@ def record_golden(
     check_tolerances(tolerances, "--tolerance")
     try:
         log = folder.events(name) if with_log else None
-        fresh = run_fresh(trace, config, options, level, log=log)
-        golden = golden_of(folder, name, trace, config, fresh, level=level, with_log=with_log, tolerances=tolerances)
+        fresh = run_fresh(trace, config, options, level, prefill=prefill, log=log)
+        golden = golden_of(
+            folder, name, trace, config, fresh,
+            prefill=prefill, level=level, with_log=with_log, tolerances=tolerances,
+        )  # fmt: skip
         folder.write(golden)
     except BaseException:
         _remove(folder, name)
@@ -64,6 +72,7 @@ def golden_of(
     config: EngineConfig,
     fresh: FreshRun,
     *,
+    prefill: EngineConfig | None,
     level: str,
     with_log: bool,
     tolerances: Mapping[str, float],
@@ -71,20 +80,27 @@ def golden_of(
     """A run as a golden keeps it."""
     counts = {key: value for key, value in fresh.footer.items() if key != "event"}
     profile = profile_section(config, folder.path)
-    document = fresh.header["config"]
+    prefill_profile = None if prefill is None else profile_section(prefill, folder.path)
     manifest = Manifest(
         name=name,
         program=__version__,
         event_schema=EVENT_SCHEMA,
         level=str(level),
         trace=trace_section(trace, folder.path, fresh.header),
-        config=document if profile is None else with_profile(document, profile["path"]),
+        config=_portable(fresh.header["config"], profile),
         options=fresh.header["options"],
         profile=profile,
         log={**counts, "block_events": BLOCK_EVENTS, "stored": with_log},
         tolerances=tolerances,
+        prefill_config=None if prefill is None else _portable(fresh.header["prefill_config"], prefill_profile),
+        prefill_profile=prefill_profile,
     )
     return Golden(manifest, fresh.summary, fresh.blocks)
+
+
+def _portable(document: dict[str, Any], profile: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A configuration that names its timing profile relative to the goldens' folder."""
+    return document if profile is None else with_profile(document, profile["path"])
 
 
 def _remove(folder: GoldenFolder, name: str) -> None:

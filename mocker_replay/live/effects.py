@@ -95,7 +95,7 @@ class Effects:
             publish_metrics(rank, metrics)
 
     async def _started(self, event: Published) -> None:
-        """Start of a pass or internal work: admissions, then cache events, rank by rank."""
+        """Start of a pass or internal work: admissions, then cache events and facts of handoffs, rank by rank."""
         by_rank = self._by_rank(event.records)
         for rank, records in by_rank:
             entries = [
@@ -107,6 +107,8 @@ class Effects:
             if entries and rank.config.admissions is not None:
                 await self._send(rank, Admissions(entries))
             _publish_kv(rank, _kv_events(rank, records, event.words))
+            if event.kind is EventKind.INTERNAL_WORK and (facts := facts_of(records)):
+                await self._tell(rank, facts, _metrics_of(rank, records))
 
     # -- completions --------------------------------------------------------------------------------
 

@@ -26,9 +26,10 @@ _CARRIED: dict[str, tuple[str, ...]] = {
     "refuse": ("request", "command_kind"),
     "leave": ("request",),
 }
-# What is done with the handoffs of all workers stands among the steps, of a worker that there is not.
+# What is done with the handoffs, or to all workers, stands among the steps, of a worker that there is not.
 NO_WORKER = -1
 HANDOFF_STIMULI = ("settle", "refuse", "leave")
+LOOK = "look"  # whoever stands still looks again
 
 
 class StepTaken(NamedTuple):

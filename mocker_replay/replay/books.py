@@ -53,6 +53,7 @@ class RunBooks:
     Args:
         policy: who decides where the engine leaves a choice.
         want: records wanted besides those of the outputs. external: the subclass moves the machines itself.
+        directed: and only when the fleet says so.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class RunBooks:
         *,
         want: int = 0,
         external: bool = False,
+        directed: bool = False,
     ) -> None:
         self.pools = pools
         self.engine = pools.engine
@@ -102,6 +104,7 @@ class RunBooks:
             wake_on_end=self.workload.wakes,
             external_placement=(self.router is not None or self.placement is not None or self.workload.hears_arrivals),
             external=external,
+            directed=directed,
             quiet=not (external or wants_kv or sinks.wants_passes or sinks.wants_samples or self.placement is not None),
             block_tokens=sinks.block_tokens if wants_kv else None,
             policy=policy.scheduling,

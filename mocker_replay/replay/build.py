@@ -20,6 +20,7 @@ def build_fleet(
     wake_on_end: bool,
     external_placement: bool = False,
     external: bool = False,
+    directed: bool = False,
     quiet: bool = False,
     block_tokens: BlockTokens | None = None,
     policy: SchedulingPolicy | None = None,
@@ -29,7 +30,8 @@ def build_fleet(
 
     Args:
         want: optional records somebody reads (`Want` bits of the event buffer).
-        external: the caller's own shells move the machines. quiet: nobody reads records of passes and gauges.
+        external: the caller's own shells move the machines. directed: and only when told to.
+        quiet: nobody reads records of passes and gauges.
         block_tokens: generated tokens for the hashes of cache events; needed with WANT_KV.
         knows_outputs: hash ids stand for engine blocks and go on behind the prompt, for what will be generated.
         policy: asked by all ranks; None is first come, first served.
@@ -52,7 +54,7 @@ def build_fleet(
     ]  # fmt: skip
     return Fleet(
         machines, out, telemetry=telemetry, wake_on_end=wake_on_end, external_placement=external_placement,
-        external=external, quiet=quiet, handoffs=_handoffs(pools, out),
+        external=external, directed=directed, quiet=quiet, handoffs=_handoffs(pools, out),
     )  # fmt: skip
 
 

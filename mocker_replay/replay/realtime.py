@@ -22,7 +22,7 @@ from mocker_replay.live.errors import LiveError
 from mocker_replay.live.group import Group
 from mocker_replay.live.rank import RankConfig
 from mocker_replay.live.request import Prompt
-from mocker_replay.log.wall import WallRecorder
+from mocker_replay.log.wall import LOOK, NO_WORKER, WallRecorder
 from mocker_replay.policies import LoadedPolicy
 from mocker_replay.replay.books import RunBooks, Stopped
 from mocker_replay.replay.interrupt import InterruptFlag, abandon
@@ -60,7 +60,10 @@ class RealtimeRun(RunBooks):
         watch: Watch | None,
         observe: Observe | None = None,
     ) -> None:
-        super().__init__(pools, options, facts, source, sinks, policy, want=Want.TOKENS, external=True)
+        super().__init__(
+            pools, options, facts, source, sinks, policy, want=Want.TOKENS,
+            external=True, directed=realtime.clock == "nominal",
+        )  # fmt: skip
         self.realtime = realtime
         self.punctuality = Punctuality()
         self._watch = watch
@@ -78,6 +81,7 @@ class RealtimeRun(RunBooks):
         self._tap = Tap(
             self.fleet, self._recorder, self.punctuality, self.consume_with_wall, self._some_ended, self._fail,
             tells_idle=pools.prefill is not None and not self._nominal,
+            after_step=self._see_shared_memory if self.engine.shares_tier and not self._nominal else None,
         )  # fmt: skip
         self._handoffs: LiveHandoffs | None = None
         if pools.prefill is not None:
@@ -166,11 +170,14 @@ class RealtimeRun(RunBooks):
         self.start_workload()
         while self._goes_on(interrupt):
             status = self.fleet.advance(min(self._wall_ms(), self.until_ms))
+            if self.fleet.onlookers.take_told():
+                self._recorder.packed_step(NO_WORKER, LOOK, self.fleet.now_ms)
             if status == "move":
                 shell = self._groups[self.fleet.moving_worker].driver.shell
-                await shell.move(
-                    self.fleet.now_ms, hold_boundary=self.fleet.hold_boundary, hold_start=self.fleet.hold_start
-                )
+                if self.fleet.moves_anyway or shell.has_work:
+                    await shell.move(
+                        self.fleet.now_ms, hold_boundary=self.fleet.hold_boundary, hold_start=self.fleet.hold_start
+                    )
             elif status == "settle":
                 await self._settle_directed()
             elif status == "place":
@@ -250,10 +257,10 @@ class RealtimeRun(RunBooks):
         return not interrupt.raised
 
     def _is_at_rest(self) -> bool:
-        """Nobody waits for a request, and no pass is in flight that a client has left, no source held."""
+        """Nobody waits for a request; no pass of one that was left is in flight, no copy under way, no source held."""
         if self._handoffs is not None and not self._handoffs.at_rest:
             return False
-        return not self._living and all(machine.phase_name == "idle" for machine in self.fleet.machines)
+        return not self._living and self._all_stand_still()
 
     def _is_stuck(self) -> bool:
         """Activated requests stand in each other's way, and nothing is left that could change that; the end of the run
@@ -261,10 +268,16 @@ class RealtimeRun(RunBooks):
         return all(group.driver.shell.waits_for_command for group in self._groups)
 
     def _nobody_moves(self) -> bool:
-        """No transfer is under way and all machines are idle, which ends the run if all is dealt with."""
+        """No transfer and no copy is under way and all machines are idle, which ends the run if all is dealt with."""
         if self._handoffs is None or not self._handoffs.nothing_is_due:
             return False
-        return all(machine.phase_name == "idle" for machine in self.fleet.machines)
+        return self._all_stand_still()
+
+    def _all_stand_still(self) -> bool:
+        return all(
+            machine.phase_name == "idle" and machine.engine.internal_deadline_ms is None
+            for machine in self.fleet.machines
+        )
 
     def _cut(self) -> None:
         """Say which requests the run leaves behind: those of the engines, then those on their way to one."""
@@ -366,6 +379,12 @@ class RealtimeRun(RunBooks):
             del self._living[request]
         if not self._nominal:
             self._alarm.ring()
+
+    def _see_shared_memory(self, worker: int) -> None:
+        """What one worker did may move the ends of everybody's copies."""
+        for other, group in enumerate(self._groups):
+            if other != worker:
+                group.driver.shell.see_internal_work()
 
     def extra_summary(self) -> dict[str, Any]:
         limit_ms = self.realtime.max_lateness_ms

@@ -85,7 +85,8 @@ class LiveHandoffs:
 
     def give_next(self) -> int | None:
         """Put the command that is due on the lane of its machine; whose it was, None when nothing is due."""
-        due = self._handoffs.has_work
+        # A worker that was held at its last command looks at its copies from here on.
+        due = self._handoffs.has_work or self._fleet.onlookers.held_worker != NO_WORKER
         given = self._fleet.take_command()
         if due or given is not None or len(self._fleet.out):
             self._recorder.packed_step(NO_WORKER, "settle", self._fleet.now_ms)

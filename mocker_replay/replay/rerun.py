@@ -22,7 +22,7 @@ from mocker_replay.config import TimingCallable
 from mocker_replay.events import EventKind, EventLevel, LogEvent, RunEnd
 from mocker_replay.log.reader import EventLogReader, LogError
 from mocker_replay.log.records import append_records
-from mocker_replay.log.wall import HANDOFF_STIMULI, NO_WORKER, StepTaken, read_step, read_wall
+from mocker_replay.log.wall import HANDOFF_STIMULI, LOOK, NO_WORKER, StepTaken, read_step, read_wall
 from mocker_replay.replay.build import build_fleet
 from mocker_replay.replay.rerun_handoffs import HandoffScript
 from mocker_replay.replay.rerun_header import read_header
@@ -81,6 +81,7 @@ class _Rerun:
             telemetry=False,
             wake_on_end=False,
             external=pools.prefill is not None,
+            directed=self._header.clock == "nominal",
             block_tokens=self._block_tokens if wants_kv else None,
             policy=policy.scheduling,
         )
@@ -210,6 +211,10 @@ class _Rerun:
                 taken = read_step(packed)
             except ValueError as exc:
                 raise self._refuse(f"wall.steps: {exc}") from None
+            if taken.worker == NO_WORKER and taken.stimulus == LOOK:
+                self._fleet.onlookers.look(taken.reading_ms)
+                self._num_steps += 1
+                continue
             if self._handoffs is not None and taken.worker == NO_WORKER and taken.stimulus in HANDOFF_STIMULI:
                 self._handoff_step(self._handoffs, taken, bare)
                 continue

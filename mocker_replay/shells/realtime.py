@@ -149,10 +149,22 @@ class RealtimeShell:
         return [queued.command for queued in self.commands.items()]
 
     @property
+    def has_work(self) -> bool:
+        """There is something to do besides internal work: the machine is not idle, or a command is there."""
+        return self.machine.phase_name != "idle" or len(self.commands) > 0 or len(self.cancels) > 0
+
+    @property
     def waits_for_command(self) -> bool:
         """Only a command could move the machine, none is on its way, and all that was published has been dealt with."""
         on_the_way = self._outbox or self.events.unsettled or len(self.commands) or len(self.cancels)
         return not on_the_way and self.machine.phase_name == "idle" and self._internal_ms is None
+
+    def see_internal_work(self) -> None:
+        """Look when internal work is due: others than this machine's own steps may have moved that."""
+        internal_ms = self.machine.engine.internal_deadline_ms
+        if internal_ms != self._internal_ms:
+            self._internal_ms = internal_ms
+            self._notify()
 
     # -- running ------------------------------------------------------------------------------------
 
@@ -192,6 +204,7 @@ class RealtimeShell:
         if self.token.cancelled:
             return
         self.readings.now_ms = now_ms
+        self.see_internal_work()
         self._hold = _HOLDS[hold_boundary, hold_start]
         try:
             while not self.stopped and not self.token.cancelled:

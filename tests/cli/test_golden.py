@@ -197,3 +197,26 @@ def test_a_path_need_not_be_unicode(folder: Path) -> None:
     assert done.returncode == 2
     assert "a manifest cannot hold this path" in done.stderr
     assert not (folder / "goldens" / "third").exists()
+
+
+def test_a_golden_of_two_pools(folder: Path) -> None:
+    pools = []
+    for role in ("prefill", "decode"):
+        pools += [f"--num-{role}-workers", "1", f"--{role}-engine-config", f'{{"engine": {{"worker_type": "{role}"}}}}']
+    done = golden(folder, "record", "pools", "tiny.jsonl", *pools, "--with-log")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert golden(folder, "check", "pools").stdout.startswith("same            pools: ")
+    path = folder / "goldens" / "pools" / "manifest.json"
+    document = json.loads(path.read_text())
+    document["prefill_config"]["engine"]["speedup_ratio"] = 2.0
+    path.write_text(json.dumps(document))
+    done = golden(folder, "check", "pools")
+    assert done.returncode == 1
+    assert "first difference at seq" in done.stdout
+
+
+def test_one_pool_is_no_golden(folder: Path) -> None:
+    done = golden(folder, "record", "pools", "tiny.jsonl", "--num-prefill-workers", "1")
+    assert done.returncode == 2
+    assert "--num-decode-workers" in done.stderr
+    assert not (folder / "goldens" / "pools").exists()

@@ -75,9 +75,12 @@ def test_what_does_not_fit_is_refused(name: str, tmp_path: Path, capfd: pytest.C
     assert text in capfd.readouterr().err
 
 
-def test_real_time_is_the_accelerated_run_and_runs_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("case", ["d14", "d43", "d44"])  # without host memory, at the prefill, at the decode workers
+def test_real_time_is_the_accelerated_run_and_runs_again(
+    case: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """The log of the nominal clock has the digest of the accelerated one; the measured one is run again, too."""
-    argv, digests = files_of("d14", tmp_path), []
+    argv, digests = files_of(case, tmp_path), []
     for clock in (None, "nominal", "measured"):
         log = tmp_path / f"{clock}.jsonl"
         mode = [] if clock is None else ["--mode", "realtime", "--clock", clock]

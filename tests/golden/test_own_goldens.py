@@ -46,6 +46,7 @@ def test_they_are_worth_their_names() -> None:
     assert any(manifest.options["replay_concurrency"] and summary["completed_requests"] for manifest, summary in found)
     assert any(manifest.config["engine"]["aic_nextn"] for manifest, _ in found)
     assert any(manifest.options["policy"] != "fcfs" and summary["preemptions"] for manifest, summary in found)
+    assert any(manifest.prefill_config and manifest.prefill_config["dp_size"] > 1 for manifest, _ in found)
     assert any(summary["cancelled_requests"] for _, summary in found)
     assert any(summary["preemptions"] for _, summary in found)
     assert {manifest.level for manifest, _ in found} == {"requests", "passes", "tokens", "kv"}

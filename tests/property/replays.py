@@ -121,25 +121,7 @@ def cases(draw: st.DrawFn) -> Case:
 def tier_cases(draw: st.DrawFn) -> Case:
     """The same with a host tier: few documents that push each other out of the pool, copies that end when rows come."""
     case = draw(cases())
-    block_size, num_blocks = case.config.block_size, draw(st.integers(3, 6))
-    tier = HostOffloadSettings(
-        num_host_blocks=draw(st.sampled_from([1, num_blocks, 10 * num_blocks, 10 * num_blocks])),
-        d2h_bandwidth_gbps=draw(st.sampled_from([0.0, 0.1, 1.0, 2.0])),  # a block in 0, 10, 1 and 0.5 ms
-        h2d_bandwidth_gbps=draw(st.sampled_from([0.0, 0.1, 1.0, 2.0])),
-        latency_to_first_byte_ms=draw(st.sampled_from([0.0, 0.0, 0.5, 5.0])),
-    )
-    case.config = structs.replace(
-        case.config,
-        num_gpu_blocks=num_blocks,
-        max_model_len=None,
-        max_num_batched_tokens=None,
-        dp_size=draw(st.sampled_from([1, 1, 2])),
-        enable_prefix_caching=True,
-        aic_nextn=None,
-        aic_nextn_accept_rates=(),
-        kv_cache_bytes_per_token=1_000_000 // block_size,
-        native_host_offload=tier,
-    )
+    case.config = draw(tiered(case.config, draw(st.integers(3, 6))))
     case.options = structs.replace(
         case.options,
         num_workers=draw(st.sampled_from([1, 1, 2])),
@@ -147,8 +129,55 @@ def tier_cases(draw: st.DrawFn) -> Case:
         router_mode="round_robin",  # a router is refused with a tier
         kv_event_lag_ms=None,
     )
-    case.rows, at_ms = [], 0.0
-    longest = num_blocks * block_size - 3  # tokens, with room for what is generated
+    # Prompts leave room for what is generated.
+    case.rows = draw(documents(case.config.num_gpu_blocks * case.config.block_size - 3))
+    return case
+
+
+@st.composite
+def tiered(draw: st.DrawFn, config: EngineConfig, num_blocks: int) -> EngineConfig:
+    """The same engine with a pool of this size and host memory; a block is copied in 0, 10, 1 or 0.5 ms."""
+    tier = HostOffloadSettings(
+        num_host_blocks=draw(st.sampled_from([1, num_blocks, 10 * num_blocks, 10 * num_blocks])),
+        d2h_bandwidth_gbps=draw(st.sampled_from([0.0, 0.1, 1.0, 2.0])),
+        h2d_bandwidth_gbps=draw(st.sampled_from([0.0, 0.1, 1.0, 2.0])),
+        latency_to_first_byte_ms=draw(st.sampled_from([0.0, 0.0, 0.5, 5.0])),
+    )
+    return structs.replace(
+        config,
+        num_gpu_blocks=num_blocks,
+        max_model_len=None,
+        max_num_batched_tokens=None,
+        dp_size=draw(st.sampled_from([1, 1, 2])),
+        enable_prefix_caching=True,
+        aic_nextn=None,
+        aic_nextn_accept_rates=(),
+        kv_cache_bytes_per_token=1_000_000 // config.block_size,
+        native_host_offload=tier,
+    )
+
+
+@st.composite
+def shared_tier_cases(draw: st.DrawFn) -> Case:
+    """The same with one host tier for the ranks of all workers, whose copies share bandwidth."""
+    case = draw(tier_cases())
+    shared_gbps = st.sampled_from([None, 0.0, 0.1, 1.0, 1.5])
+    tier = structs.replace(
+        case.config.native_host_offload,
+        scope="cluster_shared",
+        kv_layout_id="one for all",
+        shared_d2h_bandwidth_gbps=draw(shared_gbps),
+        shared_h2d_bandwidth_gbps=draw(shared_gbps),
+    )
+    case.config = structs.replace(case.config, native_host_offload=tier)
+    case.options = structs.replace(case.options, num_workers=draw(st.integers(1, 3)))
+    return case
+
+
+@st.composite
+def documents(draw: st.DrawFn, longest: int) -> list[dict[str, Any]]:
+    """Few documents that push each other out of a pool, in prompts of at most `longest` tokens."""
+    rows, at_ms = [], 0.0
     for at in range(draw(st.integers(6, 16))):
         at_ms += draw(st.sampled_from([20.0, 0.0, 0.5, 1.0, 2.0, 5.0, 50.0]))
         n_in, document = draw(st.integers(longest // 2, longest)), (at + draw(st.integers(0, 1))) % 3
@@ -156,8 +185,8 @@ def tier_cases(draw: st.DrawFn) -> Case:
         row = {"timestamp": at_ms, "input_length": n_in, "output_length": draw(st.integers(0, 3)), "hash_ids": ids}
         if draw(st.integers(0, 5)) == 0:
             row["cancel_after_ms"] = draw(st.sampled_from([0.0, 0.5, 1.0, 7.5]))
-        case.rows.append(row)
-    return case
+        rows.append(row)
+    return rows
 
 
 @dataclass

@@ -17,9 +17,22 @@ from hypothesis import HealthCheck, given, settings
 
 from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions, TimingModel
 from mocker_replay.config.engine import HostOffloadSettings
+from mocker_replay.errors import ExitCode
+from mocker_replay.log.audit.run import audit
 from mocker_replay.log.wall import read_wall
 from mocker_replay.replay.rerun import rerun
-from tests.property.replays import NOMINAL, Case, Outputs, cases, conserves, measured, paces, run, tier_cases
+from tests.property.replays import (
+    NOMINAL,
+    Case,
+    Outputs,
+    cases,
+    conserves,
+    measured,
+    paces,
+    run,
+    shared_tier_cases,
+    tier_cases,
+)
 from tests.support.realtime_replay import Pace
 
 many = settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -38,6 +51,12 @@ def test_the_nominal_clock_gives_the_accelerated_run(case: Case, pace: Pace) -> 
 @given(tier_cases(), paces)
 @some
 def test_the_nominal_clock_gives_the_accelerated_run_with_a_host_tier(case: Case, pace: Pace) -> None:
+    is_the_accelerated_run(case, pace)
+
+
+@given(shared_tier_cases(), paces)
+@some
+def test_the_nominal_clock_gives_the_accelerated_run_with_a_shared_host_tier(case: Case, pace: Pace) -> None:
     is_the_accelerated_run(case, pace)
 
 
@@ -91,11 +110,19 @@ def test_a_measured_run_with_a_host_tier_runs_again(case: Case, pace: Pace, real
     runs_again_and_tells_how_late_it_was(case, pace, realtime)
 
 
+@given(shared_tier_cases(), paces, measured)
+@some
+def test_a_measured_run_with_a_shared_host_tier_runs_again(case: Case, pace: Pace, realtime: RealtimeOptions) -> None:
+    runs_again_and_tells_how_late_it_was(case, pace, realtime)
+
+
 def runs_again_and_tells_how_late_it_was(case: Case, pace: Pace, realtime: RealtimeOptions) -> None:
     with tempfile.TemporaryDirectory() as name:
         outputs = run(case, Path(name), realtime, pace)
         again = rerun(Path(name) / "events.jsonl")
         assert again.difference is None, again.difference
+        report = audit(Path(name) / "events.jsonl")
+        assert report.exit_code == ExitCode.OK, [finding.to_mapping() for finding in report.findings[:3]]
     seen = Seen(outputs.log)
     conserves(seen.footer, outputs)
     if case.options.max_sim_time_ms is None:

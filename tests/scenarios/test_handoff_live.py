@@ -52,6 +52,30 @@ def test_handoff_19_reserve_and_cancel_destination_in_one_mid_pass() -> None:
     run_virtual(main)
 
 
+def test_a_destination_that_waits_for_a_copy_to_the_host_is_reserved_when_it_ends() -> None:
+    """No pass and no command tells it: the end of the copy does."""
+
+    async def main(clock: VirtualClock) -> None:
+        tier = {"num_host_blocks": 8, "d2h_bandwidth_gbps": 0.01}  # a block in 100 ms
+        engine = start_destination(
+            clock, num_gpu_blocks=3, block_size=4, kv_cache_bytes_per_token=250_000, native_host_offload=tier
+        )
+        await clock.until_done(read_all(await clock.until_done(engine.submit(ask(name=1)))))
+        control, events = engine.register_handoff(OWN)
+        registration, stream = engine.prepare(ask(name=2, prompt_tokens=12))
+        await clock.until_done(control.reserve_destination(registration))
+        assert [entry[2] for entry in owned(engine)] == ["pending"]
+        fact = await clock.until_done(events.recv())
+        assert isinstance(fact, DestinationReserved)
+        assert fact.t_ms >= 200.0
+        assert await clock.until_done(control.cancel_destination()) is True
+        assert await clock.until_done(read_all(stream)) == []
+        events.drop()
+        await drain_and_stop(clock, engine)
+
+    run_virtual(main)
+
+
 def test_handoff_20_release_while_pending_then_completion() -> None:
     async def main(clock: VirtualClock) -> None:
         engine = start_source(clock, speedup_ratio=SLOW, max_num_seqs=1)
