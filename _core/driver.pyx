@@ -225,6 +225,7 @@ cdef class Machine:
 
     cdef int _turn(self, double reading_ms) except -1 nogil:
         cdef double at
+        self.rests = False
         if self.cancelled:
             return self._stop()
         at = internal_time(reading_ms, self.engine_ms, self.engine.next_internal_deadline(), self.has_carried)
@@ -262,12 +263,16 @@ cdef class Machine:
                                         f"{start_ms} ms; no request can progress and none is hopeless by itself")
         else:
             self.idle_passes = 0
+        if not self.engine.pass_effect_free and not self.engine.pass_only_copies:
+            self.num_effects += 1
         return 0
 
     cdef int _complete(self) except -1 nogil:
         """Show the pass at its modelled end, whatever the clock says."""
         self._advance_clock(self.pass_end_ms)
         self.engine.complete_pass(self.out, self.deferred.count > 0)
+        self.rests = (self.zero_duration and self.engine.works_behind and not self.engine.shares_tier
+                      and not self.engine.pass_effect_free)
         self._clear_carried_if_idle()
         self.phase = PHASE_AT_BOUNDARY
         return 0
@@ -406,14 +411,18 @@ cdef class Machine:
 
         take_timers: pass ends due are taken; otherwise the pump stops at one. finish_boundary: boundaries are
         finished at once; otherwise the pump stops at one. start_passes: passes start; otherwise the pump stops before
-        one, and commands are applied one by one.
+        one, and commands are applied one by one. It also stops behind a pass of no length (`rests`) of its own.
         """
         cdef Envelope envelope
+        cdef bint rested = self.rests
         while True:
             if self.publishing:
                 self.step_c(ST_PUBLISHED, now_ms, NULL, 0, 0)
+            elif self.phase == PHASE_TURN and self.rests and not rested:
+                return 0
             elif self.phase == PHASE_TURN or self.phase == PHASE_START_PASS:
                 self.step_c(ST_GO, now_ms, NULL, 0, 0)
+                rested = False
             elif self.phase == PHASE_POST_DEFERRED:
                 envelope = self.deferred.items[self.deferred.head]
                 self.step_c(ST_GO, now_ms, NULL, 0, 0)

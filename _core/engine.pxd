@@ -24,6 +24,7 @@ cdef class Engine:
     cdef readonly double pass_start_ms
     cdef readonly double pass_end_ms
     cdef readonly bint pass_effect_free  # no rank changed anything
+    cdef bint pass_only_copies           # all that ranks did was to begin copies, in a pass of no length
 
     cdef bint is_ready(self) noexcept nogil
     cdef bint drained(self) noexcept nogil

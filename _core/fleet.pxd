@@ -53,6 +53,8 @@ cdef class Fleet(Intake):
     cdef readonly int32_t moving_worker  # external: after "move", who is to move
     cdef readonly bint hold_boundary     # external: and whether it stops at a pass boundary
     cdef readonly bint hold_start        # external: and whether it stops before a pass starts
+    cdef bint any_rests                  # machines may stop behind a pass of no length
+    cdef int64_t effects_before          # external: of the worker that moves
     cdef int stage
     cdef bint first_round                # of the instant
 
@@ -65,6 +67,7 @@ cdef class Fleet(Intake):
     cdef int end_passes(self) except -1 nogil
     cdef int hand_over(self) except -1 nogil
     cdef int run_machines(self) except -1 nogil
+    cdef int32_t next_to_run(self, int32_t worker, bint had_effect) noexcept nogil
     cdef int settled(self, bint happened) except -1 nogil
     cdef bint any_due(self) noexcept nogil
     cdef bint wants_move(self, bint hold_boundary) noexcept nogil

@@ -50,6 +50,14 @@ cdef inline bint _ends_now(Machine machine, double now_ms, bint passes_only) noe
     return machine.next_deadline() <= now_ms and (not passes_only or machine.phase == PHASE_IN_PASS)
 
 
+cdef inline int64_t _effects(Machine machine) noexcept nogil:
+    return machine.num_effects
+
+
+cdef inline bint _rests(Machine machine) noexcept nogil:
+    return machine.rests
+
+
 cdef inline Envelope* _find_waiting(Machine machine, int64_t command_id) noexcept nogil:
     return machine.find_waiting(command_id)
 
@@ -116,6 +124,7 @@ cdef class Fleet(Intake):
                 raise TypeError(f"worker {i} is no Machine")
             self.workers[i] = <PyObject*>self.machines[i]
             self.tells_instants = self.tells_instants or (<Machine>self.machines[i]).engine.shares_tier
+            self.any_rests = self.any_rests or (<Machine>self.machines[i]).engine.works_behind
             if self.disaggregated and not external:
                 self.tells_instants = (<Machine>self.machines[i]).engine.look_around() or self.tells_instants
         self.open_turns(<int32_t>len(self.machines), self.machines[0].engine.dp_size)
@@ -568,6 +577,9 @@ cdef class Fleet(Intake):
         cdef int32_t worker
         self.hold_boundary = hold_boundary
         self.hold_start = hold_boundary and self.disaggregated
+        if not hold_boundary and self.moving_worker >= 0:
+            self.next_to_move = self.next_to_run(
+                self.moving_worker, _effects(<Machine>self.workers[self.moving_worker]) > self.effects_before)
         while self.next_to_move < self.num_workers:
             worker = self.next_to_move
             self.next_to_move += 1
@@ -575,17 +587,31 @@ cdef class Fleet(Intake):
                 if hold_boundary:
                     self._note_event()
                 self.moving_worker = worker
+                self.effects_before = _effects(<Machine>self.workers[worker])
                 return True
         self.next_to_move = 0
         self.moving_worker = -1
         return False
 
     cdef int run_machines(self) except -1 nogil:
-        cdef int32_t i
-        for i in range(self.num_workers):
+        cdef int32_t i = 0
+        cdef int64_t effects
+        while i < self.num_workers:
+            effects = _effects(<Machine>self.workers[i])
             if _wants_run(<Machine>self.workers[i]):
                 (<Machine>self.workers[i]).pump(self.now_ms, True, True, True)
             elif self.disaggregated and _ends_now(<Machine>self.workers[i], self.now_ms, False):
                 self._note_event()
                 (<Machine>self.workers[i]).pump(self.now_ms, True, True, True)
+            i = self.next_to_run(i, _effects(<Machine>self.workers[i]) > effects)
         return 0
+
+    cdef int32_t next_to_run(self, int32_t worker, bint had_effect) noexcept nogil:
+        """Who runs next after a worker did. As on the reference a pass of no length that only began copies does not make its
+        worker run once more, but any other pass lets all workers before it do so."""
+        cdef int32_t i
+        if had_effect and self.any_rests:
+            for i in range(worker + 1):
+                if _rests(<Machine>self.workers[i]):
+                    return i
+        return worker + 1

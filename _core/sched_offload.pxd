@@ -38,6 +38,7 @@ cdef class OffloadScheduler(ReadingScheduler):
     cdef void open_tier_pass(self) noexcept nogil
     cdef TierAnswer consult_tier(self, int32_t slot) except TIER_FAILED nogil
     cdef TierAnswer _match(self, int32_t slot, int64_t base) except TIER_FAILED nogil
+    cdef bint _awaits_load(self, Hosted* hosted) noexcept nogil
     cdef bint _is_busy(self, int32_t identity, int64_t block) noexcept nogil
     cdef TierAnswer _load(self, int32_t slot, int64_t base, int64_t matched) except TIER_FAILED nogil
     cdef int64_t _promised(self) noexcept nogil

@@ -62,7 +62,7 @@ cdef class OffloadScheduler(ReadingScheduler):
             self.hosted_capacity = <int32_t>capacity
         self.hosted[slot].path_length = self.hosted[slot].cursor = self.hosted[slot].base_blocks = 0
         self.hosted[slot].num_keys = self.requests.slots[slot].n_in // self.block_size
-        self.hosted[slot].store = self.hosted[slot].load = NONE
+        self.hosted[slot].store = self.hosted[slot].load = self.hosted[slot].awaits = NONE
         self.hosted[slot].loaded = False
         return 0
 
@@ -216,11 +216,21 @@ cdef class OffloadScheduler(ReadingScheduler):
             if self.tier.entry_of(self._key_of(hosted, i)) == NONE:
                 break
             matched += 1
-            busy = busy or self._is_busy(self._key_of(hosted, i), i)
+            if not busy and self._is_busy(self._key_of(hosted, i), i):
+                busy = True
+                if not self.is_shared and not self._awaits_load(hosted):
+                    hosted.awaits = self.tier.load_of(self._key_of(hosted, i))
         self._touch_all(hosted)
+        if self._awaits_load(hosted):
+            return TIER_ASIDE
         if matched == 0:
             return TIER_MISS
         return TIER_ASIDE if busy else self._load(slot, base, matched)
+
+    cdef bint _awaits_load(self, Hosted* hosted) noexcept nogil:
+        """Whether it was set aside for a load of somebody else that is still under way: until that ends it does not enter,
+        even if what it brings has arrived from a prefill worker meanwhile. Of a tier of this rank alone."""
+        return hosted.awaits != NONE and self.tier.load_in_flight(hosted.awaits)
 
     cdef bint _is_busy(self, int32_t identity, int64_t block) noexcept nogil:
         """A block that the tier has or will have cannot be loaded now: it is not there yet, or is being loaded. Ranks that
@@ -485,6 +495,9 @@ cdef class OffloadScheduler(ReadingScheduler):
         ReadingScheduler.publish_end(self, out, end_ms)
         if not self.has_tier:
             return 0
+        if self.holds_copies:
+            self.holds_copies = False
+            return self.serve_line(end_ms, out)
         self.end_copies(out, end_ms)
         if self.is_shared:
             while self.shared.submit_of(self.member, end_ms, &submitted):

@@ -145,6 +145,8 @@ cdef class VllmScheduler(OffloadScheduler):
         event.a, event.b, event.x = self.num_scheduled, self.tokens_scheduled, self.pass_end_ms
         self.effect_free = (self.pass_end_ms <= now_ms and self.num_scheduled == 0 and not self.preempted
                             and self.end_events.count == 0 and not self.started_load and not self.gave_back)
+        self.only_copies = (self.started_load and self.pass_end_ms <= now_ms and self.num_scheduled == 0
+                            and not self.preempted and self.end_events.count == 0)
         if self.effect_free:
             self.stall_if_waiting()
         self.computed = True
