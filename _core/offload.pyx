@@ -119,14 +119,6 @@ cdef class HostTier:
                     return load.ordinal
         return NONE
 
-    cdef bint load_in_flight(self, int64_t ordinal) noexcept nogil:
-        """Whether a load is under way."""
-        cdef int64_t i
-        for i in range(self.loads.count):
-            if transfer_at(&self.loads, i).ordinal == ordinal:
-                return True
-        return False
-
     cdef bint is_pending(self, int32_t identity) noexcept nogil:
         """Whether a block that has an entry is still to be brought."""
         return self.entries[self.keys.heads[identity]].store != NONE

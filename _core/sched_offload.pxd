@@ -23,6 +23,7 @@ cdef class OffloadScheduler(ReadingScheduler):
     cdef bint is_shared
     cdef int32_t member                  # of it
     cdef int64_t num_loading             # of those set aside
+    cdef int64_t num_awaiting            # of those set aside, who waits for another's load
     cdef int64_t num_promised            # what `_promised` answers; -1 = to be counted
     cdef int64_t aside_at                # of those set aside, who is tried next in this pass
     cdef bint started_load               # in the pass being executed
@@ -38,7 +39,6 @@ cdef class OffloadScheduler(ReadingScheduler):
     cdef void open_tier_pass(self) noexcept nogil
     cdef TierAnswer consult_tier(self, int32_t slot) except TIER_FAILED nogil
     cdef TierAnswer _match(self, int32_t slot, int64_t base) except TIER_FAILED nogil
-    cdef bint _awaits_load(self, Hosted* hosted) noexcept nogil
     cdef bint _is_busy(self, int32_t identity, int64_t block) noexcept nogil
     cdef TierAnswer _load(self, int32_t slot, int64_t base, int64_t matched) except TIER_FAILED nogil
     cdef int64_t _promised(self) noexcept nogil
@@ -51,6 +51,7 @@ cdef class OffloadScheduler(ReadingScheduler):
     cdef int end_copies(self, EventBuffer out, double at_ms) except -1 nogil
     cdef int _finish(self, Transfer* done, EventBuffer out, double at_ms) except -1 nogil
     cdef int _hold_sources(self, int32_t slot, int64_t first, int64_t end) except -1 nogil
+    cdef void _await_no_more(self, int64_t load) noexcept nogil
     cdef int _activate(self, int32_t slot) except -1 nogil
     cdef int64_t host_tokens(self, int32_t slot) noexcept nogil
     cdef int32_t _key_of(self, Hosted* hosted, int64_t block) noexcept nogil

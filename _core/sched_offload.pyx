@@ -129,6 +129,8 @@ cdef class OffloadScheduler(ReadingScheduler):
         ReadingScheduler.give_up(self, slot)
         if self.has_tier:
             hosted = &self.hosted[slot]
+            self.num_awaiting -= hosted.awaits != NONE
+            hosted.awaits = NONE
             if hosted.path_length > 0:
                 self.tier.keys.drop(hosted.path[hosted.path_length - 1])
                 hosted.path_length = 0
@@ -188,8 +190,8 @@ cdef class OffloadScheduler(ReadingScheduler):
         """What the tier says to a waiting request that may be admitted as far as its lengths go."""
         cdef Request* request = &self.requests.slots[slot]
         cdef Hosted* hosted = &self.hosted[slot]
-        if hosted.load != NONE:
-            return TIER_ASIDE
+        if hosted.load != NONE or hosted.awaits != NONE:
+            return TIER_ASIDE            # also if what it awaits has arrived from a prefill worker meanwhile
         if hosted.loaded:
             self.num_hits = request.table_length
             self.cap_reuse(request, request.n_out - request.gen > 0, False)
@@ -218,19 +220,13 @@ cdef class OffloadScheduler(ReadingScheduler):
             matched += 1
             if not busy and self._is_busy(self._key_of(hosted, i), i):
                 busy = True
-                if not self.is_shared and not self._awaits_load(hosted):
+                if not self.is_shared:
                     hosted.awaits = self.tier.load_of(self._key_of(hosted, i))
+                    self.num_awaiting += hosted.awaits != NONE
         self._touch_all(hosted)
-        if self._awaits_load(hosted):
-            return TIER_ASIDE
         if matched == 0:
             return TIER_MISS
         return TIER_ASIDE if busy else self._load(slot, base, matched)
-
-    cdef bint _awaits_load(self, Hosted* hosted) noexcept nogil:
-        """Whether it was set aside for a load of somebody else that is still under way: until that ends it does not enter,
-        even if what it brings has arrived from a prefill worker meanwhile. Of a tier of this rank alone."""
-        return hosted.awaits != NONE and self.tier.load_in_flight(hosted.awaits)
 
     cdef bint _is_busy(self, int32_t identity, int64_t block) noexcept nogil:
         """A block that the tier has or will have cannot be loaded now: it is not there yet, or is being loaded. Ranks that
@@ -468,10 +464,21 @@ cdef class OffloadScheduler(ReadingScheduler):
             self.pool.release_cached(done.sources, done.num_entries)
             free(done.sources)
         if not done.is_store:
+            self._await_no_more(done.ordinal)
             self._activate(done.slot)
         self._tell_host(out, at_ms, done.request, HOST_STORE_COMPLETED if done.is_store else HOST_LOAD_COMPLETED,
                         done.number, done.num_entries, done.end_ms)
         return 0
+
+    cdef void _await_no_more(self, int64_t load) noexcept nogil:
+        """A load is over: those that were set aside for it look again."""
+        cdef int64_t i
+        if self.num_awaiting == 0:
+            return
+        for i in range(self.num_aside):
+            if self.hosted[self.aside[i]].awaits == load:
+                self.hosted[self.aside[i]].awaits = NONE
+                self.num_awaiting -= 1
 
     cdef int _activate(self, int32_t slot) except -1 nogil:
         """A load has come in: what the request reserved for it is cached, and it may be admitted."""
@@ -533,6 +540,7 @@ cdef class OffloadScheduler(ReadingScheduler):
                 self.shared.advance(now_ms)
             self.tier.cancel_load(self.hosted[slot].load, &load)
             free(load.entries)
+            self._await_no_more(load.ordinal)
             self.num_loading -= 1
             self.hosted[slot].load = NONE
         self.stalled = False
@@ -545,7 +553,7 @@ cdef class OffloadScheduler(ReadingScheduler):
     cdef bint has_work(self) noexcept nogil:
         """Somebody runs or may be tried, and not only to find again that all must wait for copies."""
         cdef int64_t held = self.num_running + self.num_waiting + self.num_aside
-        return not self.stalled and (held > self.num_loading or self.looks_again and held > 0)
+        return not self.stalled and (held > self.num_loading + self.num_awaiting or self.looks_again and held > 0)
 
     cdef void wake(self) noexcept nogil:
         """As for any rank with handoffs; copies wake a rank by themselves."""
@@ -605,6 +613,9 @@ cdef class OffloadScheduler(ReadingScheduler):
                 if self.requests.slots[slot].table[j] == PRIVATE:
                     private_blocks += 1
         assert loading == self.num_loading, "loads under way nobody waits for"
+        awaiting = [slot for slot in slots if self.hosted[slot].awaits != NONE]
+        assert len(awaiting) == self.num_awaiting, "who waits for another's load is miscounted"
+        assert set(awaiting) <= {self.aside[i] for i in range(self.num_aside)}, "who waits for a load is not set aside"
         if self.is_shared:
             return                           # the rest is about what is this rank's alone
         assert loading == self.tier.loads.count, "loads under way nobody waits for"

@@ -14,7 +14,7 @@ cdef struct Hosted:
     int64_t cursor               # of them, those offered to the tier
     int64_t store                # ordinal of its latest store; NONE = none yet
     int64_t load                 # ordinal of its load; NONE = none under way
-    int64_t awaits               # ordinal of another's load that brings what it needs; NONE = it waits for none
+    int64_t awaits               # ordinal of another's load under way for which it was set aside; NONE = none
     int64_t base_blocks          # of its table, those it found on the device when it loaded
     bint loaded                  # the load has come in, and it was not preempted since
     int64_t* reads               # (reads_capacity,) by table entry: the store that still reads a private block, or NONE

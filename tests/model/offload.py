@@ -66,7 +66,8 @@ class OffloadRank(Rank):
         """Not when a pass could only find again that nobody can go on before a copy has ended."""
         if self.stalled or not self.has_work:
             return False
-        return bool(self.running) or self.looks_again or any(self.hosted[r].load is None for r in self.waiting)
+        may_go_on = [r for r in self.waiting if self.hosted[r].load is None and not self._awaits_load(r)]
+        return bool(self.running) or self.looks_again or bool(may_go_on)
 
     @property
     def joins(self) -> bool:
@@ -232,7 +233,7 @@ class OffloadRank(Rank):
             if request is None:
                 break
             hosted = self.hosted[request]
-            if hosted.load is not None:
+            if hosted.load is not None or self._awaits_load(request):
                 skipped.add(request)
                 step.append(request)
                 continue
@@ -307,13 +308,11 @@ class OffloadRank(Rank):
                 break
             matched += 1
             busy = not self.tier.is_resident(key) or self._is_loading(key)
-            if busy and not deferred and not self._awaits_load(request):
+            if busy and not deferred:
                 hosted.awaits = self._load_of(key)
             deferred |= busy
         for key in reversed(keys):
             self.tier.touch(key)
-        if self._awaits_load(request):
-            return "skip"
         if matched == 0:
             return None
         if deferred:
