@@ -190,8 +190,11 @@ cdef class OffloadScheduler(ReadingScheduler):
         """What the tier says to a waiting request that may be admitted as far as its lengths go."""
         cdef Request* request = &self.requests.slots[slot]
         cdef Hosted* hosted = &self.hosted[slot]
-        if hosted.load != NONE or hosted.awaits != NONE:
-            return TIER_ASIDE            # also if what it awaits has arrived from a prefill worker meanwhile
+        if hosted.load != NONE:
+            return TIER_ASIDE
+        if hosted.awaits != NONE:
+            self._touch_all(hosted)      # it asks again, and waits on even if a prefill worker has brought what it needs
+            return TIER_ASIDE
         if hosted.loaded:
             self.num_hits = request.table_length
             self.cap_reuse(request, request.n_out - request.gen > 0, False)

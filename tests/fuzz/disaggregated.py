@@ -81,7 +81,7 @@ def with_transfers(draft: Draft, pools: dict[str, dict[str, Any]], name: str) ->
 
 
 def _give_passes_a_length(rows: list[dict[str, Any]], pools: dict[str, dict[str, Any]]) -> None:
-    """In which round of an instant a row comes in that follows from the end of a pass of no length: not known of SGLang."""
+    """Of SGLang it is not known in which round of an instant a row comes in that follows from a pass of no length."""
     for row in rows:
         row["output_length"] = max(1, row["output_length"])
     for pool in pools.values():
@@ -97,8 +97,8 @@ def _give_passes_a_length(rows: list[dict[str, Any]], pools: dict[str, dict[str,
 def _drop_sessions_that_may_fail(rows: list[dict[str, Any]], pools: dict[str, dict[str, Any]]) -> None:
     """The wheel forgets the later turns of a session when a decode worker refuses one; here they go on.
 
-    A prefill worker of SGLang that rejects one does so in a pass of no length, and in which round of an instant the next
-    turn comes in then is not known.
+    A prefill worker of SGLang that rejects one does so in a pass of no length, and in which round of an instant the
+    next turn comes in then is not known.
     """
     if _may_fail(rows, pools):
         latest = 0.0

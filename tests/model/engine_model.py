@@ -181,7 +181,7 @@ class ReplayModel:
             self.telemetry.baseline(self.workers)
 
     def _run_all(self) -> bool:
-        """Again and again the first worker that can go on; one that only began loads of no length lets the next one try."""
+        """Again and again the first worker that can go on; who only began loads of no length lets the next one try."""
         changed = False
         index = 0
         while index < len(self.workers):

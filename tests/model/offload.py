@@ -233,7 +233,7 @@ class OffloadRank(Rank):
             if request is None:
                 break
             hosted = self.hosted[request]
-            if hosted.load is not None or self._awaits_load(request):
+            if hosted.load is not None:
                 skipped.add(request)
                 step.append(request)
                 continue
@@ -301,6 +301,10 @@ class OffloadRank(Rank):
         if hosted.store is not None and hosted.store.in_flight:
             return "skip"
         keys = self.keys(request)
+        if self._awaits_load(request):
+            for key in reversed(keys):
+                self.tier.touch(key)
+            return "skip"
         base = self.count_hits(request)
         matched, deferred = 0, False
         for key in keys[base:]:
