@@ -95,8 +95,7 @@ cdef class Machine:
 
     cdef int _clear_carried_if_idle(self) noexcept nogil:
         if not self.engine.is_ready():
-            self.has_carried = False
-            self.carried_ms = NAN
+            self.has_carried, self.carried_ms = False, NAN
         return 0
 
     cdef int _internal_until(self, double now_ms, EventBuffer out) except -1 nogil:
@@ -242,8 +241,7 @@ cdef class Machine:
         cdef double start_ms = self._advance_clock(
             pass_start(reading_ms, self.engine_ms, self.has_carried, self.carried_ms))
         if self.engine.execute_pass(start_ms, self.out) == 0:
-            self.has_carried = False
-            self.carried_ms = NAN
+            self.has_carried, self.carried_ms = False, NAN
             self.phase = PHASE_YIELD
             return 0
         self.pass_end_ms = self.carried_ms = self.engine.pass_end_ms
@@ -263,16 +261,14 @@ cdef class Machine:
                                         f"{start_ms} ms; no request can progress and none is hopeless by itself")
         else:
             self.idle_passes = 0
-        if not self.engine.pass_effect_free and not self.engine.pass_only_copies:
-            self.num_effects += 1
+        self.num_effects += not (self.engine.pass_effect_free or self.engine.pass_only_copies)
         return 0
 
     cdef int _complete(self) except -1 nogil:
         """Show the pass at its modelled end, whatever the clock says."""
         self._advance_clock(self.pass_end_ms)
         self.engine.complete_pass(self.out, self.deferred.count > 0)
-        self.rests = (self.zero_duration and self.engine.works_behind and not self.engine.shares_tier
-                      and not self.engine.pass_effect_free)
+        self.rests = self.zero_duration and self.engine.rests_between and not self.engine.pass_effect_free
         self._clear_carried_if_idle()
         self.phase = PHASE_AT_BOUNDARY
         return 0

@@ -108,6 +108,7 @@ cdef class Engine:
             self.works_behind = self.works_behind or _works_behind(<Scheduler>self.ranks[i])
             self.shares_tier = self.shares_tier or _shares_tier(<Scheduler>self.ranks[i])
             self.counts_together = self.counts_together or _counts_together(<Scheduler>self.ranks[i])
+        self.rests_between = self.works_behind and not self.shares_tier
 
     def __dealloc__(self):
         free(self.ranks)
@@ -158,7 +159,7 @@ cdef class Engine:
                 copies = True
             elif not _rank_idle(<Scheduler>self.ranks[i]):
                 worked = True
-        self.pass_only_copies = copies and not worked and not self.shares_tier
+        self.pass_only_copies = copies and not worked and self.rests_between
         if self.counts_together and executed > 0:
             self.tell_group()
         self.poisoned = False

@@ -112,10 +112,8 @@ cdef class Fleet(Intake):
         self.external_placement, self.external = external_placement, external
         self.handoffs, self.disaggregated = handoffs, handoffs is not None
         self.quiet = quiet and not telemetry and not external and not self.disaggregated
-        self.moving_worker = -1
-        self.first_round = True
-        self.sample_ms = INFINITY
-        self.told_ms = -1.0
+        self.moving_worker, self.first_round = -1, True
+        self.sample_ms, self.told_ms = INFINITY, -1.0
         self.workers = <PyObject**>malloc(len(self.machines) * sizeof(PyObject*))
         if self.workers is NULL:
             raise MemoryError("fleet")
@@ -124,7 +122,7 @@ cdef class Fleet(Intake):
                 raise TypeError(f"worker {i} is no Machine")
             self.workers[i] = <PyObject*>self.machines[i]
             self.tells_instants = self.tells_instants or (<Machine>self.machines[i]).engine.shares_tier
-            self.any_rests = self.any_rests or (<Machine>self.machines[i]).engine.works_behind
+            self.any_rests = self.any_rests or (<Machine>self.machines[i]).engine.rests_between
             if self.disaggregated and not external:
                 self.tells_instants = (<Machine>self.machines[i]).engine.look_around() or self.tells_instants
         self.open_turns(<int32_t>len(self.machines), self.machines[0].engine.dp_size)
@@ -323,12 +321,6 @@ cdef class Fleet(Intake):
             raise ValueError("the fleet moves its machines itself")
 
     @property
-    def next_due_ms(self):
-        """When the next row or cancellation is due [ms]; inf when none is known."""
-        self.find_ends()
-        return min(self.arrivals.next_due(), self.leaving.next_due())
-
-    @property
     def next_instant_ms(self):
         """When anything but a sample happens next [ms]; inf when nothing does."""
         self.find_ends()
@@ -359,15 +351,12 @@ cdef class Fleet(Intake):
                 self.now_ms = max(self.now_ms, min(at, self.sample_ms))
                 self.stage = STAGE_ENDS
             if self.stage == STAGE_ENDS:
-                if self.external:
-                    if self.wants_move(True):
-                        return FLEET_MOVE
-                else:
+                if not self.external:
                     self.end_passes()
-                self.stage = STAGE_ARRIVALS
-                if self.disaggregated:
-                    self.stage = STAGE_SETTLE
-                elif self.tell_ends():
+                elif self.wants_move(True):
+                    return FLEET_MOVE
+                self.stage = STAGE_SETTLE if self.disaggregated else STAGE_ARRIVALS
+                if not self.disaggregated and self.tell_ends():
                     return FLEET_ENDS
             if self.stage == STAGE_SETTLE:
                 if self.external:
@@ -385,11 +374,10 @@ cdef class Fleet(Intake):
                 if self.disaggregated:
                     continue
             if self.stage == STAGE_RUN:
-                if self.external:
-                    if self.wants_move(False):
-                        return FLEET_MOVE
-                else:
+                if not self.external:
                     self.run_machines()
+                elif self.wants_move(False):
+                    return FLEET_MOVE
                 self.find_ends()
                 self.stage, self.ran = STAGE_AGAIN, True
                 # The sample of time 0 is the baseline: it comes when that instant is over.
@@ -403,8 +391,7 @@ cdef class Fleet(Intake):
                     return FLEET_ENDS
                 if self.disaggregated or self.arrivals.next_due() <= self.now_ms:
                     continue
-            self.first_round = True
-            self.stage = STAGE_PICK
+            self.first_round, self.stage = True, STAGE_PICK
             if self.sample_ms <= self.now_ms:
                 return FLEET_SAMPLE
 
@@ -412,21 +399,24 @@ cdef class Fleet(Intake):
         """Handoffs have gone on as far as they can: the next stage."""
         if happened:
             self._note_event()
+        if self.handoffs.heard and self.ran:     # ranks that stand still look again in the round that follows, too
+            self.told_ms = -1.0
+            self.tell_instant(self.now_ms)
+        self.handoffs.heard = False
         if not self.ran:
             self.stage = STAGE_TELL      # rows that are due come in after passes start: so they do on the reference
             return 0
-        # The round is over: once more from the start while anything is left to do at this instant.
-        self.ran = False
-        self.stage = STAGE_ENDS if self.any_due() or self.tell_ends() else STAGE_OVER
+        self.ran = False     # the round is over: once more from the start while anything is left to do at this instant
+        self.stage = STAGE_ENDS if self.next_deadline() <= self.now_ms or self.tell_ends() else STAGE_OVER
         return 0
 
-    cdef bint any_due(self) noexcept nogil:
-        """Whether a machine has anything to do now."""
+    cdef double next_deadline(self) noexcept nogil:
+        """When a machine next has anything to do by itself [ms]; INFINITY when none has."""
+        cdef double at = INFINITY
         cdef int32_t i
         for i in range(self.num_workers):
-            if _deadline(<Machine>self.workers[i]) <= self.now_ms:
-                return True
-        return False
+            at = min(at, _deadline(<Machine>self.workers[i]))
+        return at
 
     cdef int tell_instant(self, double at) noexcept nogil:
         """Where workers share memory, whoever stands still looks at it whenever anything happens anywhere: so do those of
@@ -476,12 +466,9 @@ cdef class Fleet(Intake):
     cdef double next_instant(self) noexcept nogil:
         """Next time at which anything but a sample happens [ms]; INFINITY when nothing does."""
         cdef double at = min(self.arrivals.next_due(), self.leaving.next_due())
-        cdef int32_t i
         if self.disaggregated:
             at = min(at, self.handoffs.transfers.next_due())
-        for i in range(self.num_workers):
-            at = min(at, _deadline(<Machine>self.workers[i]))
-        return at
+        return min(at, self.next_deadline())
 
     cdef int _note_event(self) noexcept nogil:
         """Something happens now."""
@@ -575,40 +562,36 @@ cdef class Fleet(Intake):
     cdef bint wants_move(self, bint hold_boundary) noexcept nogil:
         """Whether the caller has to move another worker in this stage; `moving_worker` is set to it."""
         cdef int32_t worker
-        self.hold_boundary = hold_boundary
-        self.hold_start = hold_boundary and self.disaggregated
+        self.hold_boundary, self.hold_start = hold_boundary, hold_boundary and self.disaggregated
         if not hold_boundary and self.moving_worker >= 0:
             self.next_to_move = self.next_to_run(
                 self.moving_worker, _effects(<Machine>self.workers[self.moving_worker]) > self.effects_before)
         while self.next_to_move < self.num_workers:
-            worker = self.next_to_move
-            self.next_to_move += 1
+            worker, self.next_to_move = self.next_to_move, self.next_to_move + 1
             if not hold_boundary or _ends_now(<Machine>self.workers[worker], self.now_ms, self.disaggregated):
                 if hold_boundary:
                     self._note_event()
-                self.moving_worker = worker
-                self.effects_before = _effects(<Machine>self.workers[worker])
+                self.moving_worker, self.effects_before = worker, _effects(<Machine>self.workers[worker])
                 return True
-        self.next_to_move = 0
-        self.moving_worker = -1
+        self.next_to_move, self.moving_worker = 0, -1
         return False
 
     cdef int run_machines(self) except -1 nogil:
         cdef int32_t i = 0
-        cdef int64_t effects
         while i < self.num_workers:
-            effects = _effects(<Machine>self.workers[i])
-            if _wants_run(<Machine>self.workers[i]):
-                (<Machine>self.workers[i]).pump(self.now_ms, True, True, True)
-            elif self.disaggregated and _ends_now(<Machine>self.workers[i], self.now_ms, False):
+            self.effects_before = _effects(<Machine>self.workers[i])
+            if self.disaggregated and _ends_now(<Machine>self.workers[i], self.now_ms, False):
                 self._note_event()
-                (<Machine>self.workers[i]).pump(self.now_ms, True, True, True)
-            i = self.next_to_run(i, _effects(<Machine>self.workers[i]) > effects)
+            elif not _wants_run(<Machine>self.workers[i]):
+                i += 1
+                continue
+            (<Machine>self.workers[i]).pump(self.now_ms, True, True, True)
+            i = self.next_to_run(i, _effects(<Machine>self.workers[i]) > self.effects_before)
         return 0
 
     cdef int32_t next_to_run(self, int32_t worker, bint had_effect) noexcept nogil:
-        """Who runs next after a worker did. As on the reference a pass of no length that only began copies does not make its
-        worker run once more, but any other pass lets all workers before it do so."""
+        """Who runs next after a worker did. As on the reference a pass of no length that only began copies does not let its
+        worker run once more, but any other pass lets it and all before it do so."""
         cdef int32_t i
         if had_effect and self.any_rests:
             for i in range(worker + 1):

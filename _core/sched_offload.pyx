@@ -9,7 +9,6 @@ Decides: stores, loads, the wait of a pass. Never decides who is admitted of tho
 memory itself (offload). Without a tier nothing here is in the way. Source: hand-off and offload specification, 10 to 13.
 """
 from libc.math cimport INFINITY, NAN
-from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc, realloc
 
 from .block_pool cimport POOL_OK
@@ -17,16 +16,12 @@ from .event_buffer cimport EV_HOST, HOST_EVICTED, HOST_FENCE, HOST_LOAD_CANCELLE
 from .event_buffer cimport HOST_LOAD_SCHEDULED, HOST_STORE_COMPLETED, HOST_STORE_PREPARED, HOST_STORE_SUBMITTED, WANT_KV, Event
 from .lanes cimport Envelope
 from .offload cimport STORE_PRESENT, STORE_RETRY, HostTier, Transfer, transfer_at
-from .prefix_index cimport PrefixIndex
 from .sched_reads cimport Hosted, ReadingScheduler
 from .shared_tier cimport SharedTier
 from .types cimport NONE, PRIVATE, STATUS_MATERIALISED, STATUS_WAITING, ceil_div
 
 
 cdef class OffloadScheduler(ReadingScheduler):
-    def __dealloc__(self):
-        free(self.identities)
-
     cdef int set_tier(self, HostTier tier) except -1:
         self.tier = tier
         self.keys = None if tier is None else tier.keys
@@ -64,58 +59,6 @@ cdef class OffloadScheduler(ReadingScheduler):
         self.hosted[slot].num_keys = self.requests.slots[slot].n_in // self.block_size
         self.hosted[slot].store = self.hosted[slot].load = self.hosted[slot].awaits = NONE
         self.hosted[slot].loaded = False
-        return 0
-
-    cdef int _keys(self, Hosted* hosted, int64_t first, int64_t end) except -1 nogil:
-        """Identities of its blocks first..end in `identities`."""
-        cdef int64_t i
-        cdef int32_t* grown
-        if end - first > self.identities_capacity:
-            grown = <int32_t*>realloc(self.identities, 2 * (end - first) * sizeof(int32_t))
-            if grown is NULL:
-                with gil:
-                    raise MemoryError(f"identities of {end - first} blocks")
-            self.identities = grown
-            self.identities_capacity = 2 * (end - first)
-        for i in range(first, end):
-            self.identities[i - first] = self._key_of(hosted, i)
-        return 0
-
-    cdef int32_t _key_of(self, Hosted* hosted, int64_t block) noexcept nogil:
-        """Identity of a complete prompt block in the tier; as `identity_of`."""
-        cdef int64_t depth = (((block + 1) * self.block_size - 1) // self.keys.trace_block_size) * self.keys.parts
-        while self.keys.parts > 1 and depth + 1 < hosted.path_length and self.keys.first_block(depth + 1) <= block:
-            depth += 1
-        return (hosted.path[depth] << self.keys.shift) + <int32_t>(block - self.keys.first_block(depth))
-
-    cdef int _number_blocks(self, int32_t slot) except -1:
-        """Enter the prompt into the tier's index, with the numbers of its blocks; once a request."""
-        cdef Request* request = &self.requests.slots[slot]
-        cdef Hosted* hosted = &self.hosted[slot]
-        cdef PrefixIndex keys = self.tier.keys
-        cdef int64_t depths, depth, block
-        cdef int32_t node = NONE
-        cdef int32_t identity
-        cdef uint64_t number = 0
-        if hosted.path_length > 0 or hosted.num_keys == 0:
-            return 0
-        depths = ((hosted.num_keys * self.block_size - 1) // keys.trace_block_size + 1) * keys.parts
-        while depths > 1 and keys.first_block(depths - 1) >= hosted.num_keys:
-            depths -= 1
-        free(hosted.path)
-        hosted.path = <int32_t*>malloc(depths * sizeof(int32_t))
-        if hosted.path is NULL:
-            raise MemoryError(f"path of {depths} nodes")
-        for depth in range(depths):
-            node = keys.child(node, request.hash_ids[depth // keys.parts])
-            hosted.path[depth] = node
-        hosted.path_length = depths
-        keys.hold(node)
-        for block in range(hosted.num_keys):
-            identity = self._key_of(hosted, block)
-            if keys.hashes[identity] == 0:
-                keys.hashes[identity] = self.chain_hash(number, block, self.local_hash(request, block))
-            number = keys.hashes[identity]
         return 0
 
     cdef void _touch_all(self, Hosted* hosted) noexcept nogil:

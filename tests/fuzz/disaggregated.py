@@ -125,8 +125,9 @@ def _args(draft: Draft, pools: dict[str, dict[str, Any]]) -> dict[str, Any]:
     args.pop("router_mode", None)
     args.pop("num_workers", None)
     timings = [pool["engine"]["timing_model"] for pool in pools.values()]
-    if any(0.0 <= timing.get(key, 1.0) < 1e-5 for timing in timings for key in ("prefill_ms", "decode_ms")):
-        # At which of several passes of one instant a sample looks is not specified.
+    short = any(0.0 <= timing.get(key, 1.0) < 1e-5 for timing in timings for key in ("prefill_ms", "decode_ms"))
+    if short and pools["prefill"]["engine"].get("backend") == "sglang":
+        # At which of several passes of one instant a sample looks is not known.
         args.pop("telemetry_sample_interval_ms", None)
     args["num_prefill_workers"] = draft.rng.choice((1, 1, 1, 2, 3))
     args["num_decode_workers"] = draft.rng.choice((1, 1, 1, 2, 3))
