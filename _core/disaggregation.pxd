@@ -60,6 +60,7 @@ cdef class Disaggregation:
     cdef int64_t num_waiting
     cdef Transfers transfers             # under way
     cdef bint happened                   # anything, since somebody asked
+    cdef bint heard                      # a machine told something since the fleet last asked
 
     cdef int32_t find(self, int64_t request) noexcept nogil
     cdef int start(self, Arrival* arrival, double now_ms, int32_t worker, int32_t rank) except -1 nogil

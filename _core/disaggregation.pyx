@@ -143,6 +143,7 @@ cdef class Disaggregation:
         cdef Event event
         cdef int64_t i = 0
         self.scan()
+        self.heard = self.heard or self.num_facts > 0
         while i < self.num_facts:
             event = self.facts[i]
             i += 1

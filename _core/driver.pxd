@@ -61,6 +61,8 @@ cdef class Machine:
     cdef readonly double carried_ms      # end of the last pass, the intended start of the next
     cdef readonly double pass_end_ms
     cdef bint zero_duration
+    cdef readonly bint rests             # a pass of no length is over: whoever moves several machines asks the others first
+    cdef readonly int64_t num_effects    # passes that did more than to begin copies
     cdef bint accepting                  # mid-pass: the command lane may be read
     cdef int64_t left_cancels            # of the sampled lengths, still to take
     cdef int64_t left_commands

@@ -95,8 +95,7 @@ cdef class Machine:
 
     cdef int _clear_carried_if_idle(self) noexcept nogil:
         if not self.engine.is_ready():
-            self.has_carried = False
-            self.carried_ms = NAN
+            self.has_carried, self.carried_ms = False, NAN
         return 0
 
     cdef int _internal_until(self, double now_ms, EventBuffer out) except -1 nogil:
@@ -225,6 +224,7 @@ cdef class Machine:
 
     cdef int _turn(self, double reading_ms) except -1 nogil:
         cdef double at
+        self.rests = False
         if self.cancelled:
             return self._stop()
         at = internal_time(reading_ms, self.engine_ms, self.engine.next_internal_deadline(), self.has_carried)
@@ -241,8 +241,7 @@ cdef class Machine:
         cdef double start_ms = self._advance_clock(
             pass_start(reading_ms, self.engine_ms, self.has_carried, self.carried_ms))
         if self.engine.execute_pass(start_ms, self.out) == 0:
-            self.has_carried = False
-            self.carried_ms = NAN
+            self.has_carried, self.carried_ms = False, NAN
             self.phase = PHASE_YIELD
             return 0
         self.pass_end_ms = self.carried_ms = self.engine.pass_end_ms
@@ -262,12 +261,14 @@ cdef class Machine:
                                         f"{start_ms} ms; no request can progress and none is hopeless by itself")
         else:
             self.idle_passes = 0
+        self.num_effects += not (self.engine.pass_effect_free or self.engine.pass_only_copies)
         return 0
 
     cdef int _complete(self) except -1 nogil:
         """Show the pass at its modelled end, whatever the clock says."""
         self._advance_clock(self.pass_end_ms)
         self.engine.complete_pass(self.out, self.deferred.count > 0)
+        self.rests = self.zero_duration and self.engine.rests_between and not self.engine.pass_effect_free
         self._clear_carried_if_idle()
         self.phase = PHASE_AT_BOUNDARY
         return 0
@@ -406,14 +407,18 @@ cdef class Machine:
 
         take_timers: pass ends due are taken; otherwise the pump stops at one. finish_boundary: boundaries are
         finished at once; otherwise the pump stops at one. start_passes: passes start; otherwise the pump stops before
-        one, and commands are applied one by one.
+        one, and commands are applied one by one. It also stops behind a pass of no length (`rests`) of its own.
         """
         cdef Envelope envelope
+        cdef bint rested = self.rests
         while True:
             if self.publishing:
                 self.step_c(ST_PUBLISHED, now_ms, NULL, 0, 0)
+            elif self.phase == PHASE_TURN and self.rests and not rested:
+                return 0
             elif self.phase == PHASE_TURN or self.phase == PHASE_START_PASS:
                 self.step_c(ST_GO, now_ms, NULL, 0, 0)
+                rested = False
             elif self.phase == PHASE_POST_DEFERRED:
                 envelope = self.deferred.items[self.deferred.head]
                 self.step_c(ST_GO, now_ms, NULL, 0, 0)

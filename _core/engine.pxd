@@ -16,6 +16,7 @@ cdef class Engine:
     cdef int64_t wave                    # group passes since the engine was last drained
     cdef bint works_behind               # a rank has background work with deadlines of its own
     cdef bint shares_tier                # a rank shares host memory with ranks of other workers
+    cdef bint rests_between              # background work of its own: others go first behind a pass of no length
     cdef bint holds_internal             # background work that is due is not looked at
     cdef bint counts_together            # ranks hear of each other's passes
     cdef readonly bint in_pass
@@ -24,6 +25,7 @@ cdef class Engine:
     cdef readonly double pass_start_ms
     cdef readonly double pass_end_ms
     cdef readonly bint pass_effect_free  # no rank changed anything
+    cdef bint pass_only_copies           # all that ranks did was to begin copies, in a pass of no length
 
     cdef bint is_ready(self) noexcept nogil
     cdef bint drained(self) noexcept nogil

@@ -36,6 +36,14 @@ cdef inline bint _rank_idle(Scheduler rank) noexcept nogil:
     return rank.effect_free
 
 
+cdef inline bint _rank_copies(Scheduler rank) noexcept nogil:
+    return rank.only_copies
+
+
+cdef inline void _hold_copies(Scheduler rank) noexcept nogil:
+    rank.holds_copies = True
+
+
 cdef inline bint _works_behind(Scheduler rank) noexcept nogil:
     return rank.works_behind
 
@@ -101,6 +109,7 @@ cdef class Engine:
             self.works_behind = self.works_behind or _works_behind(<Scheduler>self.ranks[i])
             self.shares_tier = self.shares_tier or _shares_tier(<Scheduler>self.ranks[i])
             self.counts_together = self.counts_together or _counts_together(<Scheduler>self.ranks[i])
+        self.rests_between = self.works_behind and not self.shares_tier
 
     def __dealloc__(self):
         free(self.ranks)
@@ -130,6 +139,8 @@ cdef class Engine:
         cdef int32_t i
         cdef int32_t executed = 0
         cdef bint may_defer
+        cdef bint worked = False
+        cdef bint copies = False
         cdef double end_ms = now_ms
         cdef Event* event
         if self.poisoned or self.in_pass:
@@ -145,6 +156,11 @@ cdef class Engine:
             executed += 1
             end_ms = max(end_ms, _rank_end(<Scheduler>self.ranks[i]))
             self.pass_effect_free = self.pass_effect_free and _rank_idle(<Scheduler>self.ranks[i])
+            if _rank_copies(<Scheduler>self.ranks[i]):
+                copies = True
+            elif not _rank_idle(<Scheduler>self.ranks[i]):
+                worked = True
+        self.pass_only_copies = copies and not worked and self.rests_between
         if self.counts_together and executed > 0:
             self.tell_group()
         self.poisoned = False
@@ -187,6 +203,8 @@ cdef class Engine:
         event.a, event.b = self.pass_id, self.dp_size
         for i in range(self.dp_size):
             _set_wall_time(<Scheduler>self.ranks[i], (self.pass_end_ms - self.pass_start_ms) / 1000.0)
+            if self.pass_only_copies:
+                _hold_copies(<Scheduler>self.ranks[i])
             (<Scheduler>self.ranks[i]).publish_end(out, self.pass_end_ms)
         out.emplace(EV_PASS_END_CLOSE, self.pass_end_ms, self.worker, NONE, NONE)
         if not self.pass_effect_free:

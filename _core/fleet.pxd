@@ -55,6 +55,8 @@ cdef class Fleet(Intake):
     cdef readonly bint hold_boundary     # external: and whether it stops at a pass boundary
     cdef readonly bint hold_start        # external: and whether it stops before a pass starts
     cdef readonly bint moves_anyway      # external: also where it is idle and nothing is on its lanes
+    cdef bint any_rests                  # machines may stop behind a pass of no length
+    cdef int64_t effects_before          # of the worker that moves, before it did
     cdef int stage
     cdef bint first_round                # of the instant
 
@@ -67,8 +69,9 @@ cdef class Fleet(Intake):
     cdef int hand_over(self) except -1 nogil
     cdef bint _copy_ends(self, int32_t worker) noexcept nogil
     cdef int run_machines(self) except -1 nogil
+    cdef int32_t next_to_run(self, int32_t worker, bint had_effect) noexcept nogil
     cdef int settled(self, bint happened) except -1 nogil
-    cdef bint any_due(self) noexcept nogil
+    cdef double next_deadline(self) noexcept nogil
     cdef bint wants_move(self, bint hold_boundary) noexcept nogil
     cdef int place(self, int32_t worker, int32_t rank) except -1 nogil
     cdef int cancel(self, Leaving* leaving) except -1 nogil

@@ -47,6 +47,14 @@ cdef inline bint _ends_now(Machine machine, double now_ms, bint passes_only) noe
     return machine.next_deadline() <= now_ms and (not passes_only or machine.phase == PHASE_IN_PASS)
 
 
+cdef inline int64_t _effects(Machine machine) noexcept nogil:
+    return machine.num_effects
+
+
+cdef inline bint _rests(Machine machine) noexcept nogil:
+    return machine.rests
+
+
 cdef inline Envelope* _find_waiting(Machine machine, int64_t command_id) noexcept nogil:
     return machine.find_waiting(command_id)
 
@@ -103,8 +111,7 @@ cdef class Fleet(Intake):
         self.external_placement, self.external, self.directed = external_placement, external, directed
         self.handoffs, self.disaggregated = handoffs, handoffs is not None
         self.quiet = quiet and not telemetry and not external and not self.disaggregated
-        self.moving_worker = -1
-        self.first_round = True
+        self.moving_worker, self.first_round = -1, True
         self.sample_ms = INFINITY
         self.workers = <PyObject**>malloc(len(self.machines) * sizeof(PyObject*))
         if self.workers is NULL:
@@ -113,6 +120,7 @@ cdef class Fleet(Intake):
             if not isinstance(self.machines[i], Machine):
                 raise TypeError(f"worker {i} is no Machine")
             self.workers[i] = <PyObject*>self.machines[i]
+            self.any_rests = self.any_rests or (<Machine>self.machines[i]).engine.rests_between
         self.onlookers = Onlookers(self.machines, look_around=self.disaggregated and (directed or not external))
         self.open_turns(<int32_t>len(self.machines), self.machines[0].engine.dp_size)
         if self.disaggregated:
@@ -313,12 +321,6 @@ cdef class Fleet(Intake):
             raise ValueError("the fleet moves its machines itself")
 
     @property
-    def next_due_ms(self):
-        """When the next row or cancellation is due [ms]; inf when none is known."""
-        self.find_ends()
-        return min(self.arrivals.next_due(), self.leaving.next_due())
-
-    @property
     def next_instant_ms(self):
         """When anything but a sample happens next [ms]; inf when nothing does."""
         self.find_ends()
@@ -350,15 +352,12 @@ cdef class Fleet(Intake):
                 self.now_ms = max(self.now_ms, min(at, self.sample_ms))
                 self.stage = STAGE_ENDS
             if self.stage == STAGE_ENDS:
-                if self.external:
-                    if self.wants_move(True):
-                        return FLEET_MOVE
-                else:
+                if not self.external:
                     self.end_passes()
-                self.stage = STAGE_ARRIVALS
-                if self.disaggregated:
-                    self.stage = STAGE_SETTLE
-                elif self.tell_ends():
+                elif self.wants_move(True):
+                    return FLEET_MOVE
+                self.stage = STAGE_SETTLE if self.disaggregated else STAGE_ARRIVALS
+                if not self.disaggregated and self.tell_ends():
                     return FLEET_ENDS
             if self.stage == STAGE_SETTLE:
                 if self.external:
@@ -376,11 +375,10 @@ cdef class Fleet(Intake):
                 if self.disaggregated:
                     continue
             if self.stage == STAGE_RUN:
-                if self.external:
-                    if self.wants_move(False):
-                        return FLEET_MOVE
-                else:
+                if not self.external:
                     self.run_machines()
+                elif self.wants_move(False):
+                    return FLEET_MOVE
                 self.find_ends()
                 self.stage, self.ran = STAGE_AGAIN, True
                 # The sample of time 0 is the baseline: it comes when that instant is over.
@@ -394,8 +392,7 @@ cdef class Fleet(Intake):
                     return FLEET_ENDS
                 if self.disaggregated or self.arrivals.next_due() <= self.now_ms:
                     continue
-            self.first_round = True
-            self.stage = STAGE_PICK
+            self.first_round, self.stage = True, STAGE_PICK
             if self.sample_ms <= self.now_ms:
                 return FLEET_SAMPLE
 
@@ -403,21 +400,23 @@ cdef class Fleet(Intake):
         """Handoffs have gone on as far as they can: the next stage."""
         if happened:
             self._note_event()
+        if self.handoffs.heard and self.ran:     # ranks that stand still look again in the round that follows, too
+            self.onlookers.tell_once_more(self.now_ms)
+        self.handoffs.heard = False
         if not self.ran:
             self.stage = STAGE_TELL      # rows that are due come in after passes start: so they do on the reference
             return 0
-        # The round is over: once more from the start while anything is left to do at this instant.
-        self.ran = False
-        self.stage = STAGE_ENDS if self.any_due() or self.tell_ends() else STAGE_OVER
+        self.ran = False     # the round is over: once more from the start while anything is left to do at this instant
+        self.stage = STAGE_ENDS if self.next_deadline() <= self.now_ms or self.tell_ends() else STAGE_OVER
         return 0
 
-    cdef bint any_due(self) noexcept nogil:
-        """Whether a machine has anything to do now."""
+    cdef double next_deadline(self) noexcept nogil:
+        """When a machine next has anything to do by itself [ms]; INFINITY when none has."""
+        cdef double at = INFINITY
         cdef int32_t i
         for i in range(self.num_workers):
-            if _deadline(<Machine>self.workers[i]) <= self.now_ms:
-                return True
-        return False
+            at = min(at, _deadline(<Machine>self.workers[i]))
+        return at
 
     cdef int pass_quietly(self, double until_ms, Py_ssize_t max_records) except -1 nogil:
         """Take instants at which one machine's pass ends and the next starts, and nothing else is due to happen."""
@@ -455,12 +454,9 @@ cdef class Fleet(Intake):
     cdef double next_instant(self) noexcept nogil:
         """Next time at which anything but a sample happens [ms]; INFINITY when nothing does."""
         cdef double at = min(self.arrivals.next_due(), self.leaving.next_due())
-        cdef int32_t i
         if self.disaggregated:
             at = min(at, self.handoffs.transfers.next_due())
-        for i in range(self.num_workers):
-            at = min(at, _deadline(<Machine>self.workers[i]))
-        return at
+        return min(at, self.next_deadline())
 
     cdef int _note_event(self) noexcept nogil:
         """Something happens now."""
@@ -554,19 +550,19 @@ cdef class Fleet(Intake):
     cdef bint wants_move(self, bint hold_boundary) noexcept nogil:
         """Whether the caller has to move another worker in this stage; `moving_worker` is set to it."""
         cdef int32_t worker
-        self.hold_boundary = hold_boundary
-        self.hold_start = hold_boundary and self.disaggregated
+        self.hold_boundary, self.hold_start = hold_boundary, hold_boundary and self.disaggregated
+        if not hold_boundary and self.moving_worker >= 0:
+            self.next_to_move = self.next_to_run(
+                self.moving_worker, _effects(<Machine>self.workers[self.moving_worker]) > self.effects_before)
         while self.next_to_move < self.num_workers:
-            worker = self.next_to_move
-            self.next_to_move += 1
+            worker, self.next_to_move = self.next_to_move, self.next_to_move + 1
             if not hold_boundary or _ends_now(<Machine>self.workers[worker], self.now_ms, self.disaggregated):
                 self.moves_anyway = hold_boundary or self._copy_ends(worker)
                 if self.moves_anyway:
                     self._note_event()
-                self.moving_worker = worker
+                self.moving_worker, self.effects_before = worker, _effects(<Machine>self.workers[worker])
                 return True
-        self.next_to_move = 0
-        self.moving_worker = -1
+        self.next_to_move, self.moving_worker = 0, -1
         return False
 
     cdef bint _copy_ends(self, int32_t worker) noexcept nogil:
@@ -575,11 +571,24 @@ cdef class Fleet(Intake):
                 and _ends_now(<Machine>self.workers[worker], self.now_ms, False))
 
     cdef int run_machines(self) except -1 nogil:
-        cdef int32_t i
-        for i in range(self.num_workers):
-            if _wants_run(<Machine>self.workers[i]):
-                (<Machine>self.workers[i]).pump(self.now_ms, True, True, True)
-            elif self._copy_ends(i):
+        cdef int32_t i = 0
+        while i < self.num_workers:
+            self.effects_before = _effects(<Machine>self.workers[i])
+            if self._copy_ends(i):
                 self._note_event()
-                (<Machine>self.workers[i]).pump(self.now_ms, True, True, True)
+            elif not _wants_run(<Machine>self.workers[i]):
+                i += 1
+                continue
+            (<Machine>self.workers[i]).pump(self.now_ms, True, True, True)
+            i = self.next_to_run(i, _effects(<Machine>self.workers[i]) > self.effects_before)
         return 0
+
+    cdef int32_t next_to_run(self, int32_t worker, bint had_effect) noexcept nogil:
+        """Who runs next after a worker did. As on the reference a pass of no length that only began copies does not let its
+        worker run once more, but any other pass lets it and all before it do so."""
+        cdef int32_t i
+        if had_effect and self.any_rests:
+            for i in range(worker + 1):
+                if _rests(<Machine>self.workers[i]):
+                    return i
+        return worker + 1

@@ -82,6 +82,12 @@ cdef class Intake:
         return self.arrivals.next_due()
 
     @property
+    def next_due_ms(self):
+        """When the next row or cancellation is due [ms]; inf when none is known."""
+        self.find_ends()
+        return min(self.arrivals.next_due(), self.leaving.next_due())
+
+    @property
     def needs_rows(self):
         """The next row may be one that was not handed over yet."""
         return self.horizon_ms < INFINITY and self.arrivals.next_due() >= self.horizon_ms

@@ -84,6 +84,7 @@ cdef class HostTier:
     cdef int32_t entry_of(self, int32_t identity) noexcept nogil
     cdef bint is_stored_by(self, int32_t identity, int64_t ordinal) noexcept nogil
     cdef int64_t num_stored(self) noexcept nogil
+    cdef int64_t load_of(self, int32_t identity) noexcept nogil
     cdef bint is_free_to_load(self, int32_t identity) noexcept nogil
     cdef bint is_pending(self, int32_t identity) noexcept nogil
     cdef int64_t prepare_store(self, const int32_t* identities, int64_t n, int32_t request) except? -1 nogil

@@ -108,6 +108,17 @@ cdef class HostTier:
         cdef HostEntry* entry = &self.entries[self.keys.heads[identity]]
         return entry.store == NONE and entry.pins == 0
 
+    cdef int64_t load_of(self, int32_t identity) noexcept nogil:
+        """Ordinal of the oldest load under way that reads a block; NONE when none does."""
+        cdef int64_t i, j
+        cdef Transfer* load
+        for i in range(self.loads.count):
+            load = transfer_at(&self.loads, i)
+            for j in range(load.num_entries):
+                if load.entries[j] == self.keys.heads[identity]:
+                    return load.ordinal
+        return NONE
+
     cdef bint is_pending(self, int32_t identity) noexcept nogil:
         """Whether a block that has an entry is still to be brought."""
         return self.entries[self.keys.heads[identity]].store != NONE

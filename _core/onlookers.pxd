@@ -13,5 +13,6 @@ cdef class Onlookers:
     cdef readonly int32_t held_worker    # does not look at its copies; -1 = none
 
     cdef int tell(self, double now_ms) noexcept nogil
+    cdef int tell_once_more(self, double now_ms) noexcept nogil
     cdef int hold(self, int32_t worker) noexcept nogil
     cdef int let_go(self) noexcept nogil

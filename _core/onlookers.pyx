@@ -58,6 +58,11 @@ cdef class Onlookers:
             self.told = _next_instant(<Machine>self.workers[i], now_ms) or self.told
         return 0
 
+    cdef int tell_once_more(self, double now_ms) noexcept nogil:
+        """The same in another round of an instant: machines told something in the one before."""
+        self.told_ms = -1.0
+        return self.tell(now_ms)
+
     cdef int hold(self, int32_t worker) noexcept nogil:
         """A worker does not look at its copies until `let_go`."""
         if _works_behind(<Machine>self.workers[worker]):

@@ -3,7 +3,6 @@ from libc.stdint cimport int32_t, int64_t
 
 from .event_buffer cimport EventBuffer
 from .offload cimport HostTier, Transfer
-from .prefix_index cimport PrefixIndex
 from .request_table cimport Request
 from .sched_reads cimport Hosted, ReadingScheduler
 from .shared_tier cimport SharedTier
@@ -18,11 +17,11 @@ cdef enum TierAnswer:
 
 
 cdef class OffloadScheduler(ReadingScheduler):
-    cdef PrefixIndex keys                # the tier's
     cdef SharedTier shared               # the tier, where ranks share it; else None
     cdef bint is_shared
     cdef int32_t member                  # of it
     cdef int64_t num_loading             # of those set aside
+    cdef int64_t num_awaiting            # of those set aside, who waits for another's load
     cdef int64_t num_promised            # what `_promised` answers; -1 = to be counted
     cdef int64_t aside_at                # of those set aside, who is tried next in this pass
     cdef bint started_load               # in the pass being executed
@@ -31,8 +30,6 @@ cdef class OffloadScheduler(ReadingScheduler):
     cdef bint nudged                     # something happened since it stands still, and it looks around
     cdef double nudged_ms
     cdef int64_t fence                   # latest store that blocks of this pass wait for; NONE = none
-    cdef int32_t* identities             # (identities_capacity,) scratch, owned
-    cdef int64_t identities_capacity
 
     cdef int set_tier(self, HostTier tier) except -1
     cdef void open_tier_pass(self) noexcept nogil
@@ -50,10 +47,8 @@ cdef class OffloadScheduler(ReadingScheduler):
     cdef int end_copies(self, EventBuffer out, double at_ms) except -1 nogil
     cdef int _finish(self, Transfer* done, EventBuffer out, double at_ms) except -1 nogil
     cdef int _hold_sources(self, int32_t slot, int64_t first, int64_t end) except -1 nogil
+    cdef void _await_no_more(self, int64_t load) noexcept nogil
     cdef int _activate(self, int32_t slot) except -1 nogil
     cdef int64_t host_tokens(self, int32_t slot) noexcept nogil
-    cdef int32_t _key_of(self, Hosted* hosted, int64_t block) noexcept nogil
-    cdef int _keys(self, Hosted* hosted, int64_t first, int64_t end) except -1 nogil
     cdef void _touch_all(self, Hosted* hosted) noexcept nogil
-    cdef int _number_blocks(self, int32_t slot) except -1
     cdef int _tell_host(self, EventBuffer out, double at_ms, int32_t request, int step, int64_t number, int64_t blocks, double end_ms) except -1 nogil

@@ -9,7 +9,6 @@ Decides: stores, loads, the wait of a pass. Never decides who is admitted of tho
 memory itself (offload). Without a tier nothing here is in the way. Source: hand-off and offload specification, 10 to 13.
 """
 from libc.math cimport INFINITY, NAN
-from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc, realloc
 
 from .block_pool cimport POOL_OK
@@ -17,16 +16,12 @@ from .event_buffer cimport EV_HOST, HOST_EVICTED, HOST_FENCE, HOST_LOAD_CANCELLE
 from .event_buffer cimport HOST_LOAD_SCHEDULED, HOST_STORE_COMPLETED, HOST_STORE_PREPARED, HOST_STORE_SUBMITTED, WANT_KV, Event
 from .lanes cimport Envelope
 from .offload cimport STORE_PRESENT, STORE_RETRY, HostTier, Transfer, transfer_at
-from .prefix_index cimport PrefixIndex
 from .sched_reads cimport Hosted, ReadingScheduler
 from .shared_tier cimport SharedTier
 from .types cimport NONE, PRIVATE, STATUS_MATERIALISED, STATUS_WAITING, ceil_div
 
 
 cdef class OffloadScheduler(ReadingScheduler):
-    def __dealloc__(self):
-        free(self.identities)
-
     cdef int set_tier(self, HostTier tier) except -1:
         self.tier = tier
         self.keys = None if tier is None else tier.keys
@@ -62,60 +57,8 @@ cdef class OffloadScheduler(ReadingScheduler):
             self.hosted_capacity = <int32_t>capacity
         self.hosted[slot].path_length = self.hosted[slot].cursor = self.hosted[slot].base_blocks = 0
         self.hosted[slot].num_keys = self.requests.slots[slot].n_in // self.block_size
-        self.hosted[slot].store = self.hosted[slot].load = NONE
+        self.hosted[slot].store = self.hosted[slot].load = self.hosted[slot].awaits = NONE
         self.hosted[slot].loaded = False
-        return 0
-
-    cdef int _keys(self, Hosted* hosted, int64_t first, int64_t end) except -1 nogil:
-        """Identities of its blocks first..end in `identities`."""
-        cdef int64_t i
-        cdef int32_t* grown
-        if end - first > self.identities_capacity:
-            grown = <int32_t*>realloc(self.identities, 2 * (end - first) * sizeof(int32_t))
-            if grown is NULL:
-                with gil:
-                    raise MemoryError(f"identities of {end - first} blocks")
-            self.identities = grown
-            self.identities_capacity = 2 * (end - first)
-        for i in range(first, end):
-            self.identities[i - first] = self._key_of(hosted, i)
-        return 0
-
-    cdef int32_t _key_of(self, Hosted* hosted, int64_t block) noexcept nogil:
-        """Identity of a complete prompt block in the tier; as `identity_of`."""
-        cdef int64_t depth = (((block + 1) * self.block_size - 1) // self.keys.trace_block_size) * self.keys.parts
-        while self.keys.parts > 1 and depth + 1 < hosted.path_length and self.keys.first_block(depth + 1) <= block:
-            depth += 1
-        return (hosted.path[depth] << self.keys.shift) + <int32_t>(block - self.keys.first_block(depth))
-
-    cdef int _number_blocks(self, int32_t slot) except -1:
-        """Enter the prompt into the tier's index, with the numbers of its blocks; once a request."""
-        cdef Request* request = &self.requests.slots[slot]
-        cdef Hosted* hosted = &self.hosted[slot]
-        cdef PrefixIndex keys = self.tier.keys
-        cdef int64_t depths, depth, block
-        cdef int32_t node = NONE
-        cdef int32_t identity
-        cdef uint64_t number = 0
-        if hosted.path_length > 0 or hosted.num_keys == 0:
-            return 0
-        depths = ((hosted.num_keys * self.block_size - 1) // keys.trace_block_size + 1) * keys.parts
-        while depths > 1 and keys.first_block(depths - 1) >= hosted.num_keys:
-            depths -= 1
-        free(hosted.path)
-        hosted.path = <int32_t*>malloc(depths * sizeof(int32_t))
-        if hosted.path is NULL:
-            raise MemoryError(f"path of {depths} nodes")
-        for depth in range(depths):
-            node = keys.child(node, request.hash_ids[depth // keys.parts])
-            hosted.path[depth] = node
-        hosted.path_length = depths
-        keys.hold(node)
-        for block in range(hosted.num_keys):
-            identity = self._key_of(hosted, block)
-            if keys.hashes[identity] == 0:
-                keys.hashes[identity] = self.chain_hash(number, block, self.local_hash(request, block))
-            number = keys.hashes[identity]
         return 0
 
     cdef void _touch_all(self, Hosted* hosted) noexcept nogil:
@@ -129,6 +72,8 @@ cdef class OffloadScheduler(ReadingScheduler):
         ReadingScheduler.give_up(self, slot)
         if self.has_tier:
             hosted = &self.hosted[slot]
+            self.num_awaiting -= hosted.awaits != NONE
+            hosted.awaits = NONE
             if hosted.path_length > 0:
                 self.tier.keys.drop(hosted.path[hosted.path_length - 1])
                 hosted.path_length = 0
@@ -190,6 +135,9 @@ cdef class OffloadScheduler(ReadingScheduler):
         cdef Hosted* hosted = &self.hosted[slot]
         if hosted.load != NONE:
             return TIER_ASIDE
+        if hosted.awaits != NONE:
+            self._touch_all(hosted)      # it asks again, and waits on even if a prefill worker has brought what it needs
+            return TIER_ASIDE
         if hosted.loaded:
             self.num_hits = request.table_length
             self.cap_reuse(request, request.n_out - request.gen > 0, False)
@@ -216,7 +164,11 @@ cdef class OffloadScheduler(ReadingScheduler):
             if self.tier.entry_of(self._key_of(hosted, i)) == NONE:
                 break
             matched += 1
-            busy = busy or self._is_busy(self._key_of(hosted, i), i)
+            if not busy and self._is_busy(self._key_of(hosted, i), i):
+                busy = True
+                if not self.is_shared:
+                    hosted.awaits = self.tier.load_of(self._key_of(hosted, i))
+                    self.num_awaiting += hosted.awaits != NONE
         self._touch_all(hosted)
         if matched == 0:
             return TIER_MISS
@@ -458,10 +410,21 @@ cdef class OffloadScheduler(ReadingScheduler):
             self.pool.release_cached(done.sources, done.num_entries)
             free(done.sources)
         if not done.is_store:
+            self._await_no_more(done.ordinal)
             self._activate(done.slot)
         self._tell_host(out, at_ms, done.request, HOST_STORE_COMPLETED if done.is_store else HOST_LOAD_COMPLETED,
                         done.number, done.num_entries, done.end_ms)
         return 0
+
+    cdef void _await_no_more(self, int64_t load) noexcept nogil:
+        """A load is over: those that were set aside for it look again."""
+        cdef int64_t i
+        if self.num_awaiting == 0:
+            return
+        for i in range(self.num_aside):
+            if self.hosted[self.aside[i]].awaits == load:
+                self.hosted[self.aside[i]].awaits = NONE
+                self.num_awaiting -= 1
 
     cdef int _activate(self, int32_t slot) except -1 nogil:
         """A load has come in: what the request reserved for it is cached, and it may be admitted."""
@@ -485,6 +448,9 @@ cdef class OffloadScheduler(ReadingScheduler):
         ReadingScheduler.publish_end(self, out, end_ms)
         if not self.has_tier:
             return 0
+        if self.holds_copies:
+            self.holds_copies = False
+            return self.serve_line(end_ms, out)
         self.end_copies(out, end_ms)
         if self.is_shared:
             while self.shared.submit_of(self.member, end_ms, &submitted):
@@ -520,6 +486,7 @@ cdef class OffloadScheduler(ReadingScheduler):
                 self.shared.advance(now_ms)
             self.tier.cancel_load(self.hosted[slot].load, &load)
             free(load.entries)
+            self._await_no_more(load.ordinal)
             self.num_loading -= 1
             self.hosted[slot].load = NONE
         self.stalled = False
@@ -532,7 +499,7 @@ cdef class OffloadScheduler(ReadingScheduler):
     cdef bint has_work(self) noexcept nogil:
         """Somebody runs or may be tried, and not only to find again that all must wait for copies."""
         cdef int64_t held = self.num_running + self.num_waiting + self.num_aside
-        return not self.stalled and (held > self.num_loading or self.looks_again and held > 0)
+        return not self.stalled and (held > self.num_loading + self.num_awaiting or self.looks_again and held > 0)
 
     cdef void wake(self) noexcept nogil:
         """As for any rank with handoffs; copies wake a rank by themselves."""
@@ -592,6 +559,9 @@ cdef class OffloadScheduler(ReadingScheduler):
                 if self.requests.slots[slot].table[j] == PRIVATE:
                     private_blocks += 1
         assert loading == self.num_loading, "loads under way nobody waits for"
+        awaiting = [slot for slot in slots if self.hosted[slot].awaits != NONE]
+        assert len(awaiting) == self.num_awaiting, "who waits for another's load is miscounted"
+        assert set(awaiting) <= {self.aside[i] for i in range(self.num_aside)}, "who waits for a load is not set aside"
         if self.is_shared:
             return                           # the rest is about what is this rank's alone
         assert loading == self.tier.loads.count, "loads under way nobody waits for"

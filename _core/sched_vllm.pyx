@@ -146,6 +146,8 @@ cdef class VllmScheduler(OffloadScheduler):
         event.a, event.b, event.x = self.num_scheduled, self.tokens_scheduled, self.pass_end_ms
         self.effect_free = (self.pass_end_ms <= now_ms and self.num_scheduled == 0 and not self.preempted
                             and self.end_events.count == 0 and not self.started_load and not self.gave_back)
+        self.only_copies = (self.started_load and self.pass_end_ms <= now_ms and self.num_scheduled == 0
+                            and not self.preempted and self.end_events.count == 0)
         if self.effect_free:
             self.stall_if_waiting()
         self.computed = True
@@ -561,7 +563,9 @@ cdef class VllmScheduler(OffloadScheduler):
         if blocks > self.pool.num_blocks:
             self._take_out(slot)
             self.end_request(slot, TERM_FAILED, REASON_GROWTH_OVER_POOL, blocks, self.pool.num_blocks)
-        elif not self.chunked_prefill and request.n_in > self.max_num_batched_tokens:
+        elif (not self.chunked_prefill and request.n_in - request.computed > self.max_num_batched_tokens
+                and not self.handoffs.waits_outside()):
+            # What handoffs still bring or give back may be the room, or the prefix, with which the rest fits the budget.
             self._take_out(slot)
             self.end_request(slot, TERM_FAILED, REASON_PROMPT_OVER_BUDGET, request.n_in, self.max_num_batched_tokens)
         return 0

@@ -65,6 +65,8 @@ cdef class Scheduler:
     cdef bint executed                   # this rank took part in the group pass in flight (or in one that failed)
     cdef bint computed                   # that pass is computed to its end: tokens are given
     cdef bint effect_free                # it changed nothing
+    cdef bint only_copies                # it began copies that take host memory to the device, and did nothing else
+    cdef bint holds_copies               # so did its group: copies that end now are seen behind the pass
     cdef bint prefilled                  # it computed tokens of prompts; kept by flavours that count together
     cdef bint worked                     # it admitted somebody or gave tokens; the same
     cdef bint head_blocked               # it left a head of waiting that cannot be admitted until a request leaves

@@ -298,7 +298,7 @@ cdef class Scheduler:
         self.pass_start_ms = now_ms
         self.executed = True
         self.computed = False
-        self.effect_free = False
+        self.effect_free = self.only_copies = False
         self.num_scheduled = self.tokens_scheduled = 0
         self.tokens_emitted = self.emitters = self.consecutive_emitters = 0
         self.forwards = self.forward_tokens = self.prefill_tokens = self.num_terminal = 0

@@ -129,6 +129,7 @@ class RealtimeShell:
         self._wake: asyncio.Future[None] | None = None
         self._noted = False  # something changed since the last look
         self._behind_work = False  # internal work was the last that was done
+        self._resumes = False  # this move goes on behind a pass of no length at which the one before it stopped
         self._had_turn = True  # an overdue pass end is taken after one turn of the loop, never at once
         self._pass_timer = DeadlineTimer(clock, self.origin_ns, self._notify)
         self._internal_timer = DeadlineTimer(clock, self.origin_ns, self._notify)
@@ -195,6 +196,8 @@ class RealtimeShell:
     async def move(self, now_ms: float, *, hold_boundary: bool, hold_start: bool = False) -> None:
         """Let a directed machine run at one instant until it has to wait and its consumer has dealt with everything.
 
+        A move is also over where the machine rests, behind a pass of no length: others may go first.
+
         Args:
             hold_boundary: stop when the consumer wants to finish the boundary of a pass, and behind internal work: what
                 arrives at this instant comes before the next pass.
@@ -206,6 +209,7 @@ class RealtimeShell:
         self.readings.now_ms = now_ms
         self.see_internal_work()
         self._hold = _HOLDS[hold_boundary, hold_start]
+        self._resumes = self.machine.rests
         try:
             while not self.stopped and not self.token.cancelled:
                 await self._take_all()
@@ -287,7 +291,7 @@ class RealtimeShell:
 
     def _take(self) -> bool:
         """Give the machine the first wanted stimulus that is there; False when none is."""
-        if self._hold is Hold.HELD or self.stopped:
+        if self._hold is Hold.HELD or self.stopped or self._rests():
             return False
         wall_ms, polls = self.wall_ms(), self._polls
         for stimulus in self._wants:
@@ -297,6 +301,12 @@ class RealtimeShell:
                 self._give(stimulus, wall_ms)
                 return True
         return False
+
+    def _rests(self) -> bool:
+        """The move is over behind a pass of no length."""
+        if not self.machine.rests or self._resumes or self.token.cancelled:
+            return False
+        return isinstance(self.readings, Directed) and self.machine.phase_name == "turn"
 
     def _is_overdue(self, wall_ms: float) -> bool:
         """A pass end has been reached and waits only for its turn of the loop."""
@@ -362,7 +372,9 @@ class RealtimeShell:
         elif stimulus == "internal_timer":
             nominal_ms = self._internal_ms
         if stimulus != "published":
-            self._behind_work = stimulus == "internal_timer"
+            self._behind_work = stimulus == "internal_timer" or (stimulus == "go" and self.machine.rests)
+        if stimulus == "go":
+            self._resumes = False
         reading_ms = self.readings.reading(wall_ms, nominal_ms)
         step = self.machine.step(
             stimulus, reading_ms, command=command, num_cancels=num_cancels, num_commands=num_commands

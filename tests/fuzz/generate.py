@@ -293,11 +293,6 @@ def make_tier_case(seed: int) -> Case:
     rows = draft.rows()
     args = draft.args(dp_size)
     args.pop("router_mode", None)
-    tier = engine["native_host_offload"]
-    if tier["h2d_bandwidth_gbps"] == 0.0 and "latency_to_first_byte_ms" not in tier:
-        args.pop(
-            "telemetry_sample_interval_ms", None
-        )  # of the instant of a load that takes no time: docs/deviations.md
     if "replay_concurrency" in args:
         for row in rows:
             if "timestamp" in row and row["timestamp"] < 0:

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.verdict import WALL_CLOCK
+from tests.fuzz.verdict import TICK_MS, WALL_CLOCK, busy, without_telemetry
 from tests.fuzz.wheel import WHY_MISSING, Wheel, peer_python
 from tests.parity.cases import CASES, read_replay_case
 
@@ -21,21 +21,27 @@ FOLDER = CASES / "found"
 
 
 def keep(path: Path, name: str, wheel: Wheel) -> Path:
-    """Write one reproducer with what the wheel says of it.
+    """Write one reproducer with what the wheel says of it; of its passes, too, if they differed.
 
     Raises:
         ValueError: the wheel refuses the input.
     """
     data: dict[str, Any] = {**json.loads(path.read_text()), "name": name}
-    data.pop("differences", None)
+    differences = data.pop("differences", [])
     case = read_replay_case(data)
     with tempfile.TemporaryDirectory() as folder:
         trace = case.write_trace(Path(folder))
-        told = wheel.run(trace, case.config_with_files(Path(folder)), case.args, None)
+        config = case.config_with_files(Path(folder))
+        told = wheel.run(trace, config, case.args, None)
+        passes = None
+        if any(difference.startswith("forward pass") for difference in differences):
+            passes = busy(wheel.run(trace, config, without_telemetry(case), TICK_MS)["passes"])
     if "error" in told:
         raise ValueError(f"{path}: the wheel refuses: {told['error']['message']}")
     summary = {key: value for key, value in told["summary"].items() if key not in WALL_CLOCK}
     data["expect"] = {"per_request": told["per_request"], "summary": summary}
+    if passes is not None:
+        data["expect"]["passes"] = passes
     if told["telemetry"] is not None:
         data["expect"]["telemetry"] = told["telemetry"]
     kept = FOLDER / f"{name}.json"

@@ -134,11 +134,11 @@ def judge(case: Case, runner: Runner, wheel: Wheel, with_passes: bool = False) -
         # How a planner sees passes of no length under attention DP is not specified: left out.
         if with_passes and all(record["wall_time"] > 0.0 for record in ours.passes):
             with contextlib.suppress(WheelTimeout):  # a tick a millisecond is too much for a long run
-                passes = wheel.run(trace, config, _without_telemetry(case), TICK_MS)["passes"]
+                passes = wheel.run(trace, config, without_telemetry(case), TICK_MS)["passes"]
                 newest = ours.newest_passes(TICK_MS, case.args.get("max_sim_time_ms"))
                 if _shares_tier(case):
                     passes, newest = _rounded(passes), _rounded(newest)
-                differences += compare.compare_passes(_busy(passes), _busy(newest))
+                differences += compare.compare_passes(busy(passes), busy(newest))
         return Verdict(Kind.COMPARED, differences)
 
 
@@ -185,13 +185,13 @@ def _forget_session_names(theirs: Sequence[dict[str, Any]], ours: Sequence[dict[
             record["session_id"] = record["turn_index"] = None
 
 
-def _busy(passes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def busy(passes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Without the empty records of no length that the wheel repeats for a worker idle for a second."""
     where = ("at_ms", "worker_id", "dp_rank")
     return [record for record in passes if any(v for k, v in record.items() if k not in where)]
 
 
-def _without_telemetry(case: Case) -> dict[str, object]:
+def without_telemetry(case: Case) -> dict[str, object]:
     return {k: v for k, v in case.args.items() if k != "telemetry_sample_interval_ms"}
 
 

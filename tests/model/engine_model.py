@@ -173,13 +173,24 @@ class ReplayModel:
                 assert figures.rank is not None
                 self.workers[figures.worker].leave(figures.rank, row)
                 changed = True
-            for worker in self.workers:
-                changed |= self._run(worker)
+            changed |= self._run_all()
             if first_round and self.telemetry is not None:
                 self.telemetry.due(self.now_ms, self.workers)
             first_round = False
         if self.telemetry is not None and not self.telemetry.samples:
             self.telemetry.baseline(self.workers)
+
+    def _run_all(self) -> bool:
+        """Again and again the first worker that can go on; who only began loads of no length lets the next one try."""
+        changed = False
+        index = 0
+        while index < len(self.workers):
+            worker = self.workers[index]
+            effects = worker.effects
+            changed |= self._run(worker)
+            resting = [i for i in range(index + 1) if self.workers[i].rests] if worker.effects > effects else []
+            index = resting[0] if resting else index + 1
+        return changed
 
     def _run(self, worker: Worker) -> bool:
         """Commands in the order in which the driver takes them, then passes while there is work."""
@@ -196,7 +207,10 @@ class ReplayModel:
         for rank in [submission.rank for submission in worker.pending]:
             worker.publish(rank)
         worker.pending = []
-        while worker.ready:
+        if worker.rests:
+            worker.process_internal(self.now_ms)
+        worker.rests = False
+        while worker.ready and not worker.rests:
             group = worker.start_pass(self.now_ms)
             self._started(worker, group.results)
             changed = True
@@ -204,7 +218,8 @@ class ReplayModel:
                 self._cancel(worker, *late.pop(0))
             if group.end_ms == self.now_ms:
                 self._finish(worker)  # before anything it makes due arrives
-                worker.process_internal(self.now_ms)
+                if not worker.rests:
+                    worker.process_internal(self.now_ms)
         worker.at_boundary = False
         return changed
 

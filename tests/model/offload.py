@@ -19,6 +19,7 @@ class Hosted:
     cursor: int = 0  # complete prompt blocks offered to the tier
     store: Transfer | None = None  # the latest one
     load: Transfer | None = None  # under way
+    awaits: Transfer | None = None  # another's load for which it was set aside
     reserved: list[Copy] = field(default_factory=list)  # for the load: device hits, then private slots
     base: int = 0  # of `reserved`, the hits
     admitted: bool = False
@@ -65,7 +66,8 @@ class OffloadRank(Rank):
         """Not when a pass could only find again that nobody can go on before a copy has ended."""
         if self.stalled or not self.has_work:
             return False
-        return bool(self.running) or self.looks_again or any(self.hosted[r].load is None for r in self.waiting)
+        may_go_on = [r for r in self.waiting if self.hosted[r].load is None and not self._awaits_load(r)]
+        return bool(self.running) or self.looks_again or bool(may_go_on)
 
     @property
     def joins(self) -> bool:
@@ -145,7 +147,9 @@ class OffloadRank(Rank):
         self.to_fence = []
         self.loads_started = 0
         self.looks_again = False
-        return super().execute(start_ms, wave)
+        result = super().execute(start_ms, wave)
+        result.began_loads = self.loads_started
+        return result
 
     def computes_from_ms(self) -> float:
         start_ms = self.result.start_ms
@@ -282,19 +286,35 @@ class OffloadRank(Rank):
         loading = [r for r in self.waiting if self.hosted[r].load is not None or self.hosted[r].loaded]
         return sum(ceil_div(r.length, self.block_size) - len(self.hosted[r].reserved) for r in loading)
 
+    def _load_of(self, key: int) -> Transfer | None:
+        """Of a tier of this rank alone, the oldest load under way that reads a block."""
+        return next((t for t in self.tier.transfers.values() if not t.is_store and key in t.keys), None)
+
+    def _awaits_load(self, request: Request) -> bool:
+        """Whether the load for which it was set aside is still under way."""
+        awaits = self.hosted[request].awaits
+        return awaits is not None and awaits.in_flight
+
     def _consult_tier(self, request: Request) -> str | None:
         """ "skip" when a load started or has to wait, "wait" when there is no room for it, None for a miss."""
         hosted = self.hosted[request]
         if hosted.store is not None and hosted.store.in_flight:
             return "skip"
         keys = self.keys(request)
+        if self._awaits_load(request):
+            for key in reversed(keys):
+                self.tier.touch(key)
+            return "skip"
         base = self.count_hits(request)
         matched, deferred = 0, False
         for key in keys[base:]:
             if key not in self.tier.entries:
                 break
             matched += 1
-            deferred |= not self.tier.is_resident(key) or self._is_loading(key)
+            busy = not self.tier.is_resident(key) or self._is_loading(key)
+            if busy and not deferred:
+                hosted.awaits = self._load_of(key)
+            deferred |= busy
         for key in reversed(keys):
             self.tier.touch(key)
         if matched == 0:

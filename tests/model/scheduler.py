@@ -56,6 +56,7 @@ class PassResult:
     rejected: list[Request] = field(default_factory=list)
     failed: list[tuple[Request, str]] = field(default_factory=list)
     scheduled: dict[Request, Work] = field(default_factory=dict)
+    began_loads: int = 0  # from host memory
     record: dict[str, Any] = field(default_factory=dict)
     cache_events: list[Removed | Stored] = field(default_factory=list)
     prefill_ms: float = 0.0

@@ -243,6 +243,9 @@ class SharingRank(OffloadRank):
         loads = [self.hosted[request].load for request in self.waiting]
         return any(load is not None and key in load.keys for load in loads)
 
+    def _load_of(self, key: Key) -> None:
+        """Whose load it was does not count: it is looked for anew in every pass."""
+
     def _read(self, store: Transfer, sources: list[Any]) -> None:
         assert isinstance(store, SharedTransfer)
         store.member, store.sources = self.member, sources

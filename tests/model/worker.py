@@ -24,6 +24,20 @@ class Group:
     end_ms: float
     results: dict[int, PassResult]
 
+    @property
+    def only_loads(self) -> bool:
+        """It had no length, and all that its ranks did was to begin loads."""
+        results = self.results.values()
+        did = [r.scheduled or r.preemptions or r.completed or r.rejected or r.failed for r in results]
+        return self.end_ms == self.start_ms and not any(did) and any(r.began_loads for r in results)
+
+    @property
+    def is_idle(self) -> bool:
+        """It had no length, and no rank did anything."""
+        results = self.results.values()
+        did = [r.scheduled or r.preemptions or r.completed or r.rejected or r.failed for r in results]
+        return self.end_ms == self.start_ms and not any(did) and not any(r.began_loads for r in results)
+
 
 @dataclass
 class Submission:
@@ -60,6 +74,10 @@ class Worker:
         self.next_rank = 0
         self.pending: list[Submission] = []
         self.cancels: list[tuple[int, int]] = []  # (rank, request) on the cancellation lane
+        # With host memory of its own it lets the others go first behind a pass of no length.
+        self.rests_between = config.tier is not None and shared is None
+        self.rests = False
+        self.effects = 0  # passes that did more than to begin loads
         self.at_boundary = False  # a pass ended at this instant and nothing was taken from the lanes yet
         self.published = [rank.gauges() for rank in self.ranks]
         self.visible: list[set[int]] = [set() for _ in self.ranks]  # identities a router knows of
@@ -128,6 +146,7 @@ class Worker:
         if end_ms == now_ms and all(self.ranks[i].stuck for i in results):
             raise Standstill(f"worker {self.index} at {now_ms} ms")
         self.in_pass = Group(now_ms, end_ms, results)
+        self.effects += not self.in_pass.is_idle and not (self.in_pass.only_loads and self.rests_between)
         return self.in_pass
 
     def _tell_group(self) -> None:
@@ -143,8 +162,11 @@ class Worker:
         self.in_pass = None
         self.at_boundary = True
         idle = group.end_ms == group.start_ms and not any(result.scheduled for result in group.results.values())
+        only_loads = group.only_loads and self.rests_between
         for rank in self.ranks:
-            rank.pass_ended(group.end_ms, idle)
+            if not only_loads:  # copies that end at once are seen behind the pass
+                rank.pass_ended(group.end_ms, idle)
+        self.rests = self.rests_between and group.end_ms == group.start_ms and not group.is_idle
         if not any(rank.has_work for rank in self.ranks):
             self.wave = 0
         records = []

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fuzz.verdict import TICK_MS, busy
 from tests.parity import compare
 from tests.parity.cases import CASES, read_replay_case
 from tests.parity.runners import run_product_case
@@ -15,7 +16,7 @@ FOUND = sorted((CASES / "found").glob("*.json"))
 
 
 def test_nothing_is_left_out() -> None:
-    assert len(FOUND) == 23
+    assert len(FOUND) == 36
 
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
@@ -28,4 +29,7 @@ def test_run_equals_the_reference(path: Path, tmp_path: Path) -> None:
     if "telemetry" in expect:
         assert ours.telemetry is not None
         found += compare.compare_telemetry(expect["telemetry"], ours.telemetry)
+    if "passes" in expect:
+        newest = ours.newest_passes(TICK_MS, case.args.get("max_sim_time_ms"))
+        found += compare.compare_passes(expect["passes"], busy(newest))
     assert found == []

@@ -81,6 +81,39 @@ def test_an_arrival_at_the_end_of_a_copy_joins_the_pass_that_starts_then() -> No
     assert b'"admitted":[["r2",4],["r3",0]]' in log
 
 
+def test_an_arrival_comes_between_a_load_of_no_length_and_the_pass_that_uses_it() -> None:
+    tier = HostOffloadSettings(num_host_blocks=100, d2h_bandwidth_gbps=0.0, h2d_bandwidth_gbps=0.0)
+    config = EngineConfig(
+        num_gpu_blocks=4,
+        num_gpu_blocks_is_explicit=True,
+        block_size=4,
+        timing_model=TimingModel("fixed", 10.0, 1.0),
+        kv_cache_bytes_per_token=1000,
+        native_host_offload=tier,
+    )
+    # By turns of two workers. At 100 the first one has blocks 4 and 5 and ends r6 at once; the second loads 0 and 1 for
+    # r7. Then r9 follows r6, and comes to the second before it computes the rest of r7.
+    prompts = [
+        (0.0, [4, 5], 0),
+        (0.0, [0, 1], 0),
+        (50.0, [9], 0),
+        (50.0, [5, 6, 7, 8], 0),
+        (60.0, [9], 0),
+        (60.0, [9], 0),
+    ]
+    prompts += [(100.0, [4, 5], 0), (100.0, [0, 1, 2], 1), (100.0, [4, 5], 0), (100.0, [3], 1)]
+    rows = [
+        {"timestamp": at_ms, "input_length": 4 * len(ids), "output_length": n_out, "hash_ids": ids}
+        for at_ms, ids, n_out in prompts
+    ]
+    for row in (rows[6], rows[9]):
+        row["session_id"] = "s"
+    rows[9]["delay"] = 0.0
+    case = Case(config, ReplayOptions(trace_block_size=4, num_workers=2), rows, "passes", 1024)
+    log = is_the_accelerated_run(case, None)
+    assert b'"admitted":[["r7",8],["r9",0]]' in log
+
+
 def is_the_accelerated_run(case: Case, pace: Pace | None) -> bytes:
     """The nominal clock gives it, on time and late, and a log that runs again; returns that log."""
     with tempfile.TemporaryDirectory() as name:

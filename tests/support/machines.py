@@ -214,6 +214,7 @@ class Shell:
     steps: list[Step] = field(default_factory=list)
     replies: list[tuple[int, bool, str]] = field(default_factory=list)
     seen: int = 0  # records already read by `events`
+    behind_work: bool = False  # internal work was the last that was done
 
     def put(self, *commands: Command) -> None:
         for command in commands:
@@ -228,6 +229,8 @@ class Shell:
     def give(self, stimulus: str, command: Command | None = None, counts: tuple[int, int] = (0, 0)) -> Step:
         given = Given(stimulus, self.reading_of(self.now_ms), command, *counts)
         self.recording.append(given)
+        if stimulus != "published":
+            self.behind_work = stimulus == "internal_timer" or (stimulus == "go" and self.machine.rests)
         (step,) = replay_steps(self.machine, [given])
         self.steps.append(step)
         self.replies += step.replies
@@ -285,8 +288,7 @@ class Shell:
             lane = self.cancels if stimulus == "cancels_closed" else self.commands
             return stimulus in self.closed_lanes and not lane
         if stimulus == "lane_counts" and not self.finishing:  # internal work is followed by what arrives then
-            done = next((given.stimulus for given in reversed(self.recording) if given.stimulus != "published"), None)
-            return done != "internal_timer"
+            return not self.behind_work
         return True  # go, yielded, lane_empty are always there
 
     def _boundary_stimulus(self) -> str | None:
@@ -325,7 +327,12 @@ class OwnShells:
         shell = self.shells[self.fleet.moving_worker]
         shell.now_ms = self.fleet.now_ms
         shell.finishing = not self.fleet.hold_boundary
-        while (step := shell.take()) is not None:
+        resumes = shell.machine.rests
+        while resumes or not (shell.machine.rests and shell.machine.phase_name == "turn"):
+            step = shell.take()
+            if step is None:
+                break
+            resumes = resumes and shell.recording[-1].stimulus != "go"
             self._admit(shell, read_records(self.fleet.out, len(self.fleet.out) - step.events))
 
     def _admit(self, shell: Shell, records: Iterable[Record]) -> None:
