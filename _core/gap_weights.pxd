@@ -15,5 +15,6 @@ cdef class GapWeights:
 
     cdef int add(self, double gap_ms, int64_t weight) except -1 nogil
     cdef int _append(self, Weighted entry) except -1 nogil
+    cdef bint _repeats(self) except -1
     cdef int _fold(self) except -1
     cdef int _resize(self, Py_ssize_t capacity) except -1

@@ -1,8 +1,9 @@
 """How often each distance between tokens occurs.
 
 Decides how they are kept: a table of the last ones, as small as the nearest cache, adds up what repeats at once; what
-it displaces is listed, and a full list is sorted and added up. So distances that never repeat cost one entry of a list
-each, and a few that repeat for ever cost no memory. Never decides which distances belong to it: gap_pool does.
+it displaces is listed, and a long list is sorted and added up where that makes it shorter. So distances that never
+repeat cost one entry of a list each, and a few that repeat for ever cost no memory. Never decides which distances belong
+to it: gap_pool does.
 """
 cimport cython
 from libc.stdint cimport uint64_t
@@ -14,7 +15,8 @@ import numpy as np
 cdef enum:
     RECENT = 1024                 # places, 16 KiB; a power of two
     LISTED_UNFOLDED = 1 << 18     # entries, 4 MiB: a list up to this length grows rather than being added up
-    UNSORTED = 1 << 15            # a longer list is added up before it is copied
+    UNSORTED = 1 << 15            # a longer list is added up before it is copied, if that makes it shorter
+    SAMPLED = RECENT // 64        # places of the table whose distances are a sample
 
 
 @cython.final
@@ -42,7 +44,7 @@ cdef class GapWeights:
     cdef int _append(self, Weighted entry) except -1 nogil:
         if self._count == self._capacity:
             with gil:
-                if self._capacity >= LISTED_UNFOLDED:
+                if self._capacity >= LISTED_UNFOLDED and self._repeats():
                     self._fold()
                 if 2 * self._count >= self._capacity:
                     self._resize(max(RECENT, 2 * self._capacity))
@@ -50,21 +52,25 @@ cdef class GapWeights:
         self._count += 1
         return 0
 
-    cdef int _fold(self) except -1:
-        """Add up what is listed. The list itself gives way meanwhile: what it grows to is what a run needs most."""
-        columns = [np.empty(self._count), np.empty(self._count, np.int64)]
-        _fill(columns[0], columns[1], 0, self._listed, self._count)
-        cdef Py_ssize_t capacity = self._capacity
-        self._count = 0
-        self._resize(RECENT)
-        values, weights = merged(columns)
-        self._resize(max(capacity, len(values)))
-        cdef double[::1] value = values
-        cdef int64_t[::1] weight = weights
+    cdef bint _repeats(self) except -1:
+        """Whether half of what is listed would fall away, by a sample: equal ones are in it all, or not at all."""
         cdef Py_ssize_t i
-        self._count = len(values)
-        for i in range(self._count):
-            self._listed[i] = Weighted(value[i], weight[i])
+        sample = [self._listed[i].gap_ms for i in range(self._count) if _place_of(self._listed[i].gap_ms) < SAMPLED]
+        return 2 * len(set(sample)) <= len(sample)
+
+    cdef int _fold(self) except -1:
+        """Add up what is listed, where it stands: the list is what memory a long run needs most."""
+        cdef Py_ssize_t i
+        cdef Py_ssize_t kept = 0
+        # Complex numbers are pairs of doubles as well, and sort by the first; weights, read as doubles, are no NaN.
+        np.asarray(<double complex[:self._count]><double complex*>self._listed).sort()
+        for i in range(1, self._count):
+            if self._listed[i].gap_ms == self._listed[kept].gap_ms:
+                self._listed[kept].weight += self._listed[i].weight
+            else:
+                kept += 1
+                self._listed[kept] = self._listed[i]
+        self._count = kept + 1
         return 0
 
     cdef int _resize(self, Py_ssize_t capacity) except -1:
@@ -82,8 +88,9 @@ cdef class GapWeights:
         """
         cdef Py_ssize_t i
         cdef Py_ssize_t n
-        if self._count > UNSORTED:
+        if self._count > UNSORTED and self._repeats():
             self._fold()
+            self._resize(self._count)
         n = self._count
         for i in range(RECENT):
             n += self._recent[i].weight != 0
