@@ -63,6 +63,7 @@ cdef class Machine:
     cdef bint zero_duration
     cdef readonly bint rests             # a pass of no length is over: whoever moves several machines asks the others first
     cdef readonly int64_t num_effects    # passes that did more than to begin copies
+    cdef int64_t stops_behind            # pass behind which the pump starts no other
     cdef bint accepting                  # mid-pass: the command lane may be read
     cdef int64_t left_cancels            # of the sampled lengths, still to take
     cdef int64_t left_commands

@@ -13,6 +13,7 @@ time of a command, the time of internal work. Source: driver specification, sect
 """
 cimport cython
 from libc.math cimport INFINITY, NAN, isfinite
+from libc.stdint cimport INT64_MAX
 from libc.stdlib cimport free, realloc
 from libc.string cimport memmove
 
@@ -71,10 +72,9 @@ cdef class Machine:
     """
 
     def __cinit__(self, Engine engine not None, EventBuffer out not None):
-        self.engine = engine
-        self.out = out
+        self.engine, self.out = engine, out
         self.boundary_events = EventBuffer()
-        self.phase = PHASE_TURN
+        self.phase, self.stops_behind = PHASE_TURN, INT64_MAX
         self.carried_ms = self.pass_end_ms = NAN
 
     def __dealloc__(self):
@@ -245,9 +245,8 @@ cdef class Machine:
             self.phase = PHASE_YIELD
             return 0
         self.pass_end_ms = self.carried_ms = self.engine.pass_end_ms
-        self.has_carried = True
+        self.has_carried = self.accepting = True
         self.zero_duration = self.pass_end_ms <= start_ms
-        self.accepting = True
         self.overdue_cancels = 0
         self.phase = PHASE_IN_PASS
         if self.zero_duration and self.engine.pass_effect_free:
@@ -414,9 +413,10 @@ cdef class Machine:
         while True:
             if self.publishing:
                 self.step_c(ST_PUBLISHED, now_ms, NULL, 0, 0)
-            elif self.phase == PHASE_TURN and self.rests and not rested:
-                return 0
             elif self.phase == PHASE_TURN or self.phase == PHASE_START_PASS:
+                if (self.phase == PHASE_TURN and self.rests and not rested
+                        or self.engine.pass_id >= self.stops_behind and self.engine.may_start(now_ms)):
+                    return 0
                 self.step_c(ST_GO, now_ms, NULL, 0, 0)
                 rested = False
             elif self.phase == PHASE_POST_DEFERRED:

@@ -24,16 +24,19 @@ cdef class Engine:
     cdef readonly int64_t pass_id        # of the pass in flight or the last one; -1 before the first
     cdef readonly double pass_start_ms
     cdef readonly double pass_end_ms
+    cdef bint pass_moved                 # with host memory: a rank did more than begin loads
     cdef readonly bint pass_effect_free  # no rank changed anything
-    cdef bint pass_only_copies           # all that ranks did was to begin copies, in a pass of no length
+    cdef bint pass_only_copies           # all that ranks did was to begin copies, and others go first behind that
 
     cdef bint is_ready(self) noexcept nogil
+    cdef bint may_start(self, double now_ms) noexcept nogil
     cdef bint drained(self) noexcept nogil
     cdef int execute_pass(self, double now_ms, EventBuffer out) except -1 nogil
     cdef int complete_pass(self, EventBuffer out, bint held_back) except -1 nogil
     cdef bint pass_quietly(self, double before_ms, double until_ms, Py_ssize_t max_records, EventBuffer out) except -1 nogil
     cdef bint look_around(self) noexcept nogil
     cdef bint next_instant(self, double now_ms) noexcept nogil
+    cdef bint nothing_moves(self, double now_ms) noexcept nogil
     cdef double next_internal_deadline(self) noexcept nogil
     cdef int process_internal_work(self, double now_ms, EventBuffer out) except -1 nogil
     cdef int submit(self, int32_t rank, int32_t request, int64_t n_in, int64_t n_out, const uint64_t* hash_ids,

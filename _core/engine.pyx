@@ -36,12 +36,12 @@ cdef inline bint _rank_idle(Scheduler rank) noexcept nogil:
     return rank.effect_free
 
 
-cdef inline bint _rank_copies(Scheduler rank) noexcept nogil:
-    return rank.only_copies
-
-
 cdef inline void _hold_copies(Scheduler rank) noexcept nogil:
     rank.holds_copies = True
+
+
+cdef inline bint _moved(Scheduler rank) noexcept nogil:
+    return rank.moved
 
 
 cdef inline bint _works_behind(Scheduler rank) noexcept nogil:
@@ -123,6 +123,10 @@ cdef class Engine:
                 return True
         return False
 
+    cdef bint may_start(self, double now_ms) noexcept nogil:
+        """Whether a pass is due, or background work that may make one due."""
+        return self.is_ready() or self.next_internal_deadline() <= now_ms
+
     cdef bint drained(self) noexcept nogil:
         """No rank holds any request, nor blocks for another worker."""
         cdef int32_t i
@@ -139,15 +143,13 @@ cdef class Engine:
         cdef int32_t i
         cdef int32_t executed = 0
         cdef bint may_defer
-        cdef bint worked = False
-        cdef bint copies = False
         cdef double end_ms = now_ms
         cdef Event* event
         if self.poisoned or self.in_pass:
             with gil:
                 raise EngineError("the engine is poisoned" if self.poisoned else "a pass is in flight")
         self.poisoned = True     # until this is through: a failure half-way leaves no usable state
-        self.pass_effect_free = True
+        self.pass_effect_free, self.pass_moved = True, False
         may_defer = self.dp_size > 1 and self.wave % self.prefill_schedule_interval != 0
         for i in range(self.dp_size):
             if not (<Scheduler>self.ranks[i]).joins():
@@ -155,12 +157,9 @@ cdef class Engine:
             (<Scheduler>self.ranks[i]).execute(now_ms, may_defer and (<Scheduler>self.ranks[i]).wants_deferral())
             executed += 1
             end_ms = max(end_ms, _rank_end(<Scheduler>self.ranks[i]))
+            self.pass_moved = self.pass_moved or _moved(<Scheduler>self.ranks[i])
             self.pass_effect_free = self.pass_effect_free and _rank_idle(<Scheduler>self.ranks[i])
-            if _rank_copies(<Scheduler>self.ranks[i]):
-                copies = True
-            elif not _rank_idle(<Scheduler>self.ranks[i]):
-                worked = True
-        self.pass_only_copies = copies and not worked and self.rests_between
+        self.pass_only_copies = self.rests_between and not self.pass_moved and not self.pass_effect_free
         if self.counts_together and executed > 0:
             self.tell_group()
         self.poisoned = False
@@ -264,6 +263,14 @@ cdef class Engine:
             looks = (<Scheduler>self.ranks[i]).next_instant(now_ms) or looks
         return looks
 
+    cdef bint nothing_moves(self, double now_ms) noexcept nogil:
+        """No worker moves by itself any more: whether a rank of this one will, now that it knows."""
+        cdef int32_t i
+        for i in range(self.dp_size):
+            if (<Scheduler>self.ranks[i]).nothing_moves(now_ms):
+                return True
+        return False
+
     cdef double next_internal_deadline(self) noexcept nogil:
         """Earliest deadline of modelled background work; a pass in flight hides it."""
         cdef int32_t i
@@ -292,6 +299,7 @@ cdef class Engine:
             (<Scheduler>self.ranks[i]).serve_line(now_ms, out)
         out.records[head].a = worked
         self.poisoned = False
+        self.settle()
         return worked
 
     cdef int submit(self, int32_t rank, int32_t request, int64_t n_in, int64_t n_out, const uint64_t* hash_ids,
@@ -340,6 +348,6 @@ cdef class Engine:
     @property
     def internal_deadline_ms(self):
         """When background work is due next [ms], None where none is known. Others than this engine's own steps may move it:
-        ranks of other workers, where they share memory, and whoever has ranks look again."""
+        whoever has ranks look again."""
         cdef double at_ms = self.next_internal_deadline()
         return None if at_ms == INFINITY else at_ms

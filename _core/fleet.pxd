@@ -9,6 +9,7 @@ from .onlookers cimport Onlookers
 
 
 cdef enum FleetStatus:
+    FLEET_GOES_ON = -2           # inside: no reason to stop
     FLEET_DONE = 0               # nothing is left that could happen by itself
     FLEET_NEEDS_ROWS = 1         # the next instant may hold rows that were not handed over yet
     FLEET_UNTIL = 2              # the next instant lies beyond the limit
@@ -45,6 +46,9 @@ cdef class Fleet(Intake):
     cdef bint ran                        # disaggregated: passes were started in this round
     cdef double sample_ms                # next telemetry sample; INFINITY = none
     cdef readonly Onlookers onlookers    # ranks that stand still look again whenever anything happens
+    cdef bint shares_memory              # workers share host memory: all move by turns (standstill)
+    cdef bint only_sample                # nothing but a sample is due at this instant
+    cdef bint looked_last                # they did behind the last arrivals of the instant, too
     cdef bint telemetry
     cdef bint external_placement
     cdef readonly bint external          # the caller's shells move the machines and own the lanes
@@ -61,6 +65,7 @@ cdef class Fleet(Intake):
     cdef bint first_round                # of the instant
 
     cdef int run(self, double until_ms, Py_ssize_t max_records) except -1 nogil
+    cdef int pick(self, double until_ms, Py_ssize_t max_records) except -1 nogil
     cdef int pass_quietly(self, double until_ms, Py_ssize_t max_records) except -1 nogil
     cdef double next_instant(self) noexcept nogil
     cdef int _note_event(self) noexcept nogil
@@ -69,7 +74,7 @@ cdef class Fleet(Intake):
     cdef int hand_over(self) except -1 nogil
     cdef bint _copy_ends(self, int32_t worker) noexcept nogil
     cdef int run_machines(self) except -1 nogil
-    cdef int32_t next_to_run(self, int32_t worker, bint had_effect) noexcept nogil
+    cdef int32_t _next_to_run(self, int32_t worker) noexcept nogil
     cdef int settled(self, bint happened) except -1 nogil
     cdef double next_deadline(self) noexcept nogil
     cdef bint wants_move(self, bint hold_boundary) noexcept nogil

@@ -25,6 +25,7 @@ from .event_buffer cimport CMD_SUBMIT, EV_CUT, EV_QUIET_PASS, EV_QUIET_RUN, Even
 from .intake cimport Intake
 from .lanes cimport Envelope, command_kind, lane_pop, make_cancel, pack_command, unpack_command
 from .onlookers cimport Onlookers
+from .standstill cimport move_all, next_to_run, nothing_moves
 
 from .arrivals import Handed
 
@@ -49,10 +50,6 @@ cdef inline bint _ends_now(Machine machine, double now_ms, bint passes_only) noe
 
 cdef inline int64_t _effects(Machine machine) noexcept nogil:
     return machine.num_effects
-
-
-cdef inline bint _rests(Machine machine) noexcept nogil:
-    return machine.rests
 
 
 cdef inline Envelope* _find_waiting(Machine machine, int64_t command_id) noexcept nogil:
@@ -120,6 +117,7 @@ cdef class Fleet(Intake):
             if not isinstance(self.machines[i], Machine):
                 raise TypeError(f"worker {i} is no Machine")
             self.workers[i] = <PyObject*>self.machines[i]
+            self.shares_memory = self.shares_memory or (<Machine>self.machines[i]).engine.shares_tier
             self.any_rests = self.any_rests or (<Machine>self.machines[i]).engine.rests_between
         self.onlookers = Onlookers(self.machines, look_around=self.disaggregated and (directed or not external))
         self.open_turns(<int32_t>len(self.machines), self.machines[0].engine.dp_size)
@@ -332,25 +330,12 @@ cdef class Fleet(Intake):
         return self.next_instant() == INFINITY
 
     cdef int run(self, double until_ms, Py_ssize_t max_records) except -1 nogil:
-        cdef double at
         cdef int status
         while True:
             if self.stage == STAGE_PICK:
-                if self.quiet:
-                    self.pass_quietly(until_ms, max_records)
-                if self.out.count + (self.out.num_words if self.quiet else 0) >= max_records:
-                    return FLEET_FULL
-                at = self.next_instant()
-                if at == INFINITY:
-                    return FLEET_DONE if self.horizon_ms == INFINITY else FLEET_NEEDS_ROWS
-                if at >= self.horizon_ms:
-                    return FLEET_NEEDS_ROWS
-                if at > until_ms:
-                    return FLEET_UNTIL
-                if at <= self.sample_ms:
-                    self.onlookers.tell(max(self.now_ms, at))
-                self.now_ms = max(self.now_ms, min(at, self.sample_ms))
-                self.stage = STAGE_ENDS
+                status = self.pick(until_ms, max_records)
+                if status != FLEET_GOES_ON:
+                    return status
             if self.stage == STAGE_ENDS:
                 if not self.external:
                     self.end_passes()
@@ -369,6 +354,7 @@ cdef class Fleet(Intake):
                 if self.tell_ends():
                     return FLEET_ENDS
             if self.stage == STAGE_ARRIVALS:
+                self.looked_last = False
                 status = self.hand_over()
                 if status != 0:
                     return status
@@ -386,15 +372,40 @@ cdef class Fleet(Intake):
                     self._account()
                     return FLEET_SAMPLE
             if self.stage == STAGE_AGAIN:
-                self.first_round = False
-                self.stage = STAGE_ARRIVALS
+                self.first_round, self.stage = False, STAGE_ARRIVALS
                 if not self.disaggregated and self.tell_ends():
                     return FLEET_ENDS
                 if self.disaggregated or self.arrivals.next_due() <= self.now_ms:
                     continue
+                if self.shares_memory and not self.looked_last:
+                    self.stage, self.looked_last = STAGE_RUN, True
+                    continue
             self.first_round, self.stage = True, STAGE_PICK
             if self.sample_ms <= self.now_ms:
                 return FLEET_SAMPLE
+
+    cdef int pick(self, double until_ms, Py_ssize_t max_records) except -1 nogil:
+        """Go to the next instant, if there is one and nothing stands against it."""
+        cdef double at
+        if self.quiet:
+            self.pass_quietly(until_ms, max_records)
+        if self.out.count + (self.out.num_words if self.quiet else 0) >= max_records:
+            return FLEET_FULL
+        at = self.next_instant()
+        if (at == INFINITY and self.horizon_ms == INFINITY and self.shares_memory
+                and nothing_moves(self.workers, self.num_workers, self.now_ms)):
+            at = self.next_instant()
+        if at == INFINITY:
+            return FLEET_DONE if self.horizon_ms == INFINITY else FLEET_NEEDS_ROWS
+        if at >= self.horizon_ms:
+            return FLEET_NEEDS_ROWS
+        if at > until_ms:
+            return FLEET_UNTIL
+        self.only_sample = at > self.sample_ms
+        if not self.only_sample:
+            self.onlookers.tell(max(self.now_ms, at))
+        self.now_ms, self.stage = max(self.now_ms, min(at, self.sample_ms)), STAGE_ENDS
+        return FLEET_GOES_ON
 
     cdef int settled(self, bint happened) except -1 nogil:
         """Handoffs have gone on as far as they can: the next stage."""
@@ -552,8 +563,7 @@ cdef class Fleet(Intake):
         cdef int32_t worker
         self.hold_boundary, self.hold_start = hold_boundary, hold_boundary and self.disaggregated
         if not hold_boundary and self.moving_worker >= 0:
-            self.next_to_move = self.next_to_run(
-                self.moving_worker, _effects(<Machine>self.workers[self.moving_worker]) > self.effects_before)
+            self.next_to_move = self._next_to_run(self.moving_worker)
         while self.next_to_move < self.num_workers:
             worker, self.next_to_move = self.next_to_move, self.next_to_move + 1
             if not hold_boundary or _ends_now(<Machine>self.workers[worker], self.now_ms, self.disaggregated):
@@ -572,6 +582,8 @@ cdef class Fleet(Intake):
 
     cdef int run_machines(self) except -1 nogil:
         cdef int32_t i = 0
+        if self.shares_memory:               # a sample is nothing that happens
+            return 0 if self.only_sample else move_all(self.workers, self.num_workers, self.now_ms)
         while i < self.num_workers:
             self.effects_before = _effects(<Machine>self.workers[i])
             if self._copy_ends(i):
@@ -580,15 +592,9 @@ cdef class Fleet(Intake):
                 i += 1
                 continue
             (<Machine>self.workers[i]).pump(self.now_ms, True, True, True)
-            i = self.next_to_run(i, _effects(<Machine>self.workers[i]) > self.effects_before)
+            i = self._next_to_run(i)
         return 0
 
-    cdef int32_t next_to_run(self, int32_t worker, bint had_effect) noexcept nogil:
-        """Who runs next after a worker did. As on the reference a pass of no length that only began copies does not let its
-        worker run once more, but any other pass lets it and all before it do so."""
-        cdef int32_t i
-        if had_effect and self.any_rests:
-            for i in range(worker + 1):
-                if _rests(<Machine>self.workers[i]):
-                    return i
-        return worker + 1
+    cdef int32_t _next_to_run(self, int32_t worker) noexcept nogil:
+        """Who runs next after a worker did."""
+        return next_to_run(self.workers, worker, self.effects_before) if self.any_rests else worker + 1

@@ -1,9 +1,9 @@
 """When the workers of a fleet look at host memory beside their own passes and copies, and when they must not.
 
-Two things the fleet decides for engines that cannot know: something happens anywhere, so ranks that stand still look
-again (those that share memory, and with handoffs those of workers of several ranks); and a worker is given the command
-of a handoff, so copies that end at that instant wait until passes start. Both are seen on the reference. Never decides
-what is found.
+Two things the fleet decides for engines that cannot know, with handoffs: something happens anywhere, so ranks that stand
+still look again where their worker has several; and a worker is given the command of a handoff, so copies that end at
+that instant wait until passes start. Both are seen on the reference. Never decides what is found, nor anything for
+workers that share memory (standstill).
 """
 cimport cython
 from libc.stdlib cimport free, malloc
@@ -29,7 +29,7 @@ cdef class Onlookers:
     """Machines of a fleet, by worker.
 
     Args:
-        look_around: ranks with memory of their own look again, too, where their worker has several.
+        look_around: ranks that stand still look again, where their worker has several.
     """
 
     def __cinit__(self, tuple machines not None, *, bint look_around):
@@ -41,7 +41,6 @@ cdef class Onlookers:
             raise MemoryError("onlookers")
         for i in range(len(machines)):
             self.workers[i] = <PyObject*>machines[i]
-            self.any = self.any or (<Machine>machines[i]).engine.shares_tier
             if look_around:
                 self.any = (<Machine>machines[i]).engine.look_around() or self.any
 

@@ -1,7 +1,7 @@
 from typing_extensions import disjoint_base
 
-from .sched_reads import ReadingScheduler
+from .sched_hosted import HostedScheduler
 
 @disjoint_base
-class OffloadScheduler(ReadingScheduler):
+class OffloadScheduler(HostedScheduler):
     def held_by_requests(self) -> int: ...

@@ -9,19 +9,20 @@ Decides: stores, loads, the wait of a pass. Never decides who is admitted of tho
 memory itself (offload). Without a tier nothing here is in the way. Source: hand-off and offload specification, 10 to 13.
 """
 from libc.math cimport INFINITY, NAN
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, malloc
 
 from .block_pool cimport POOL_OK
 from .event_buffer cimport EV_HOST, HOST_EVICTED, HOST_FENCE, HOST_LOAD_CANCELLED, HOST_LOAD_COMPLETED, HOST_LOAD_RETURNED
 from .event_buffer cimport HOST_LOAD_SCHEDULED, HOST_STORE_COMPLETED, HOST_STORE_PREPARED, HOST_STORE_SUBMITTED, WANT_KV, Event
 from .lanes cimport Envelope
 from .offload cimport STORE_PRESENT, STORE_RETRY, HostTier, Transfer, transfer_at
-from .sched_reads cimport Hosted, ReadingScheduler
+from .sched_hosted cimport HostedScheduler
+from .sched_reads cimport Hosted
 from .shared_tier cimport SharedTier
 from .types cimport NONE, PRIVATE, STATUS_MATERIALISED, STATUS_WAITING, ceil_div
 
 
-cdef class OffloadScheduler(ReadingScheduler):
+cdef class OffloadScheduler(HostedScheduler):
     cdef int set_tier(self, HostTier tier) except -1:
         self.tier = tier
         self.keys = None if tier is None else tier.keys
@@ -34,50 +35,7 @@ cdef class OffloadScheduler(ReadingScheduler):
         self.keeps_hash_ids = self.want & WANT_KV or self.has_tier
         return 0
 
-    # -- what is known of a request ---------------------------------------------------------------
-
-    cdef int note_request(self, int32_t slot) except -1 nogil:
-        cdef Hosted* grown
-        cdef int32_t i
-        cdef int64_t capacity
-        if not self.has_tier:
-            return 0
-        self.stalled = False
-        if slot >= self.hosted_capacity:
-            capacity = max(64, 2 * <int64_t>slot)
-            grown = <Hosted*>realloc(self.hosted, capacity * sizeof(Hosted))
-            if grown is NULL:
-                with gil:
-                    raise MemoryError(f"{capacity} requests with a host tier")
-            self.hosted = grown
-            for i in range(self.hosted_capacity, <int32_t>capacity):
-                grown[i].path = NULL
-                grown[i].reads = NULL
-                grown[i].reads_capacity = 0
-            self.hosted_capacity = <int32_t>capacity
-        self.hosted[slot].path_length = self.hosted[slot].cursor = self.hosted[slot].base_blocks = 0
-        self.hosted[slot].num_keys = self.requests.slots[slot].n_in // self.block_size
-        self.hosted[slot].store = self.hosted[slot].load = self.hosted[slot].awaits = NONE
-        self.hosted[slot].loaded = False
-        return 0
-
-    cdef void _touch_all(self, Hosted* hosted) noexcept nogil:
-        """All its blocks were asked for, the first of them last."""
-        cdef int64_t i
-        for i in range(hosted.num_keys - 1, -1, -1):
-            self.tier.touch(self._key_of(hosted, i))
-
-    cdef int give_up(self, int32_t slot) except -1 nogil:
-        cdef Hosted* hosted
-        ReadingScheduler.give_up(self, slot)
-        if self.has_tier:
-            hosted = &self.hosted[slot]
-            self.num_awaiting -= hosted.awaits != NONE
-            hosted.awaits = NONE
-            if hosted.path_length > 0:
-                self.tier.keys.drop(hosted.path[hosted.path_length - 1])
-                hosted.path_length = 0
-        return 0
+    # -- what others do to it ---------------------------------------------------------------------
 
     cdef int wait_for_store(self, int32_t victim) except -1 nogil:
         """A request lost its blocks: this pass waits for its own store, and it must ask the tier again."""
@@ -92,8 +50,8 @@ cdef class OffloadScheduler(ReadingScheduler):
         self.fence = NONE
         self.aside_at = 0
         self.started_load = self.looks_again = self.gave_back = self.nudged = False
-        if self.is_shared:
-            self.shared.nudged[self.member] = 0
+        self.may_give_back = self.is_last_resort or not self.is_shared
+        self.is_last_resort = False
         self.num_promised = -1
 
     cdef int32_t next_in_turn(self, bint* is_aside) noexcept nogil:
@@ -103,8 +61,9 @@ cdef class OffloadScheduler(ReadingScheduler):
         if self.has_tier:
             if self.budget == 0:
                 return NONE
-            while (gated and self.aside_at < self.num_aside
-                    and self.requests.slots[self.aside[self.aside_at]].status != STATUS_MATERIALISED):
+            while self.aside_at < self.num_aside and (
+                    self._waits_on(self.aside[self.aside_at])
+                    or gated and self.requests.slots[self.aside[self.aside_at]].status != STATUS_MATERIALISED):
                 self.aside_at += 1
             if self.aside_at < self.num_aside:
                 is_aside[0] = True
@@ -118,7 +77,7 @@ cdef class OffloadScheduler(ReadingScheduler):
         cdef Request* other
         cdef int64_t at
         if not self.has_tier or self.has_policy:
-            return ReadingScheduler.queue_activated(self, slot)
+            return HostedScheduler.queue_activated(self, slot)
         self.push_aside(slot)
         at = self.num_aside - 1
         while at > 0:
@@ -160,6 +119,8 @@ cdef class OffloadScheduler(ReadingScheduler):
         cdef int64_t i
         cdef int64_t matched = 0
         cdef bint busy = False
+        if self.is_shared and base < hosted.num_keys:
+            self.shared.advance(self.pass_start_ms)
         for i in range(base, hosted.num_keys):
             if self.tier.entry_of(self._key_of(hosted, i)) == NONE:
                 break
@@ -239,6 +200,7 @@ cdef class OffloadScheduler(ReadingScheduler):
 
     cdef int set_aside_for_copy(self, int32_t slot, bint is_aside) except -1 nogil:
         """It waits for a copy: those behind it are tried."""
+        self.hosted[slot].asked_at = self.num_seen if self.hosted[slot].load == NONE else NONE
         if not is_aside:
             self.pop_waiting()
             self.push_aside(slot)
@@ -259,8 +221,6 @@ cdef class OffloadScheduler(ReadingScheduler):
         for i in range(self.num_running):
             if self.requests.slots[self.running[i]].scheduled_pass == self.pass_number:
                 self._offer(self.running[i])
-        if self.is_shared and (self.num_scheduled > 0 or self.started_load):
-            self.shared.nudge_others(self.member, now_ms)
         if self.fence == NONE:
             return now_ms
         fence_ms = self.tier.store_end_ms(self.fence)
@@ -338,6 +298,9 @@ cdef class OffloadScheduler(ReadingScheduler):
             return False                 # blocks will be given back
         for i in range(self.num_aside - 1, -1, -1):
             slot = self.aside[i]
+            if self.hosted[slot].loaded and not self.may_give_back:
+                self.stalled = True          # another worker may take away what somebody waits for, and so let him in
+                return True
             if self.hosted[slot].loaded:
                 # Blocks wait for blocks: the last to come in gives its own back and asks again.
                 self._tell_host(self.start_events, self.pass_start_ms, self.requests.slots[slot].ordinal, HOST_LOAD_RETURNED,
@@ -355,31 +318,33 @@ cdef class OffloadScheduler(ReadingScheduler):
     cdef double next_internal_ms(self) noexcept nogil:
         if not self.has_tier:
             return INFINITY
-        if not self.is_shared:
-            return self.nudged_ms if self.nudged else self.tier.next_end_ms()
-        if self.stalled and self.num_waiting > 0 and self.shared.nudged[self.member]:
-            return self.shared.nudged_ms
-        return self.shared.next_of(self.member)
+        if self.nudged:
+            return self.nudged_ms
+        return self.shared.next_of(self.member) if self.is_shared else self.tier.next_end_ms()
 
     cdef bint next_instant(self, double now_ms) noexcept nogil:
         """Something happens somewhere: a rank that stands still looks again, at the tier it shares or for its siblings."""
-        if not self.stalled or self.num_waiting == 0 or not (self.is_shared or self.looks_around):
+        if not (self.stalled and (self.is_shared or self.looks_around) and self.any_to_try()):
             return False
-        if self.is_shared:
-            self.shared.nudged[self.member], self.shared.nudged_ms = 1, now_ms
-        else:
-            self.nudged, self.nudged_ms = True, now_ms
+        self.nudged, self.nudged_ms = True, now_ms
         return True
 
+    cdef bint nothing_moves(self, double now_ms) noexcept nogil:
+        """Where requests that have loaded hold each other up, one of them gives its blocks back when nobody else moves."""
+        cdef int64_t i
+        if not self.is_shared or not self.stalled:
+            return False
+        for i in range(self.num_aside):
+            if self.hosted[self.aside[i]].loaded:
+                self.is_last_resort = self.nudged = True
+                self.nudged_ms = now_ms
+                return True
+        return False
+
     cdef int process_internal(self, double now_ms, EventBuffer out) except -1 nogil:
-        if self.is_shared and self.shared.nudged[self.member]:
-            self.shared.nudged[self.member] = 0
-            self.stalled = False
-            if self.shared.next_of(self.member) > now_ms:
-                return 0
-        elif self.nudged:
+        if self.nudged:
             self.nudged = self.stalled = False
-            if self.tier.next_end_ms() > now_ms:
+            if self.next_internal_ms() > now_ms:
                 return 0
         self.end_copies(out, now_ms)
         return self.handoffs.num_pending > 0
@@ -391,8 +356,8 @@ cdef class OffloadScheduler(ReadingScheduler):
         if self.is_shared:
             self.shared.advance(at_ms)
             if self.shared.take_wake(self.member):
-                self.stalled, self.looks_again = False, True
-            while self.shared.take(self.member, at_ms, &done):
+                self._see_end()
+            while self.shared.take(self.member, &done):
                 self._finish(&done, out, at_ms)
         else:
             while self.tier.finish_next(at_ms, &done):
@@ -401,9 +366,14 @@ cdef class OffloadScheduler(ReadingScheduler):
         self.kv_events.reset()
         return 0
 
+    cdef void _see_end(self) noexcept nogil:
+        """A copy has ended: whoever was told to wait may ask again."""
+        self.stalled, self.looks_again = False, True
+        self.num_seen += 1
+
     cdef int _finish(self, Transfer* done, EventBuffer out, double at_ms) except -1 nogil:
         """One copy of this rank has ended."""
-        self.stalled, self.looks_again = False, True
+        self._see_end()
         free(done.entries)
         self.handoffs.generation += 1    # who was refused blocks that were being read may have them now
         if done.sources is not NULL:
@@ -416,16 +386,6 @@ cdef class OffloadScheduler(ReadingScheduler):
                         done.number, done.num_entries, done.end_ms)
         return 0
 
-    cdef void _await_no_more(self, int64_t load) noexcept nogil:
-        """A load is over: those that were set aside for it look again."""
-        cdef int64_t i
-        if self.num_awaiting == 0:
-            return
-        for i in range(self.num_aside):
-            if self.hosted[self.aside[i]].awaits == load:
-                self.hosted[self.aside[i]].awaits = NONE
-                self.num_awaiting -= 1
-
     cdef int _activate(self, int32_t slot) except -1 nogil:
         """A load has come in: what the request reserved for it is cached, and it may be admitted."""
         cdef Request* request = &self.requests.slots[slot]
@@ -437,15 +397,15 @@ cdef class OffloadScheduler(ReadingScheduler):
         return self.finalise(request, hosted.base_blocks * self.block_size, request.table_length * self.block_size)
 
     cdef int hand_off(self, Envelope* envelope, double now_ms, bint in_pass, EventBuffer out) except -1 nogil:
-        """As ReadingScheduler.hand_off; copies that have ended are seen first, without serving the line for them."""
+        """As HostedScheduler.hand_off; copies that have ended are seen first, without serving the line for them."""
         if self.has_tier and not in_pass:
             self.end_copies(out, now_ms)
-        return ReadingScheduler.hand_off(self, envelope, now_ms, in_pass, out)
+        return HostedScheduler.hand_off(self, envelope, now_ms, in_pass, out)
 
     cdef int publish_end(self, EventBuffer out, double end_ms) except -1 nogil:
         cdef Transfer submitted
         cdef Transfer* store
-        ReadingScheduler.publish_end(self, out, end_ms)
+        HostedScheduler.publish_end(self, out, end_ms)
         if not self.has_tier:
             return 0
         if self.holds_copies:
@@ -475,7 +435,7 @@ cdef class OffloadScheduler(ReadingScheduler):
 
     cdef int close_pass(self, EventBuffer out, double end_ms) except -1 nogil:
         """With a tier, those in line are looked at behind the copies of the pass: they may wait for one."""
-        return 0 if self.has_tier else ReadingScheduler.close_pass(self, out, end_ms)
+        return 0 if self.has_tier else HostedScheduler.close_pass(self, out, end_ms)
 
     cdef int cancel(self, int32_t ordinal, bint discard, double now_ms, EventBuffer out, bint* suppressed) except -1 nogil:
         cdef int32_t slot = self.requests.find(ordinal)
@@ -488,9 +448,10 @@ cdef class OffloadScheduler(ReadingScheduler):
             free(load.entries)
             self._await_no_more(load.ordinal)
             self.num_loading -= 1
+            self.num_seen += 1               # whoever waited for it may ask again
             self.hosted[slot].load = NONE
         self.stalled = False
-        cdef int result = ReadingScheduler.cancel(self, ordinal, discard, now_ms, out, suppressed)
+        cdef int result = HostedScheduler.cancel(self, ordinal, discard, now_ms, out, suppressed)
         if load.num_entries > 0:
             self._tell_host(out, now_ms, ordinal, HOST_LOAD_CANCELLED, load.number, load.num_entries,
                             NAN if self.is_shared else load.end_ms)
@@ -498,20 +459,41 @@ cdef class OffloadScheduler(ReadingScheduler):
 
     cdef bint has_work(self) noexcept nogil:
         """Somebody runs or may be tried, and not only to find again that all must wait for copies."""
-        cdef int64_t held = self.num_running + self.num_waiting + self.num_aside
-        return not self.stalled and (held > self.num_loading + self.num_awaiting or self.looks_again and held > 0)
+        if self.stalled:
+            return False
+        return (self.num_running > 0 or self.looks_again and self.num_waiting + self.num_aside > 0 or self.any_to_try())
+
+    cdef bint any_to_try(self) noexcept nogil:
+        """Whether somebody waits who does not only wait for a copy to end."""
+        cdef int64_t i
+        cdef int32_t slot
+        if self.num_waiting > 0:
+            return True
+        for i in range(self.num_aside):
+            slot = self.aside[i]
+            if self.hosted[slot].load == NONE and self.hosted[slot].awaits == NONE and not self._waits_on(slot):
+                return True
+        return False
+
+    cdef bint _waits_on(self, int32_t slot) noexcept nogil:
+        """Where memory is shared: whether somebody was told to wait for a copy, and this rank has seen none end since."""
+        return self.is_shared and self.hosted[slot].asked_at == self.num_seen
 
     cdef void wake(self) noexcept nogil:
         """As for any rank with handoffs; copies wake a rank by themselves."""
         if not self.has_tier or self.handoffs.num_owned > 0:
-            ReadingScheduler.wake(self)
+            HostedScheduler.wake(self)
 
     cdef bint joins(self) noexcept nogil:
         """A rank that stands still looks again when others start a pass, unless it has set aside all that wait."""
-        return self.has_work() or self.has_tier and self.num_waiting > 0
+        return self.has_work() or self.has_tier and self.any_to_try()
 
     cdef bint holds_any(self) noexcept nogil:
-        return ReadingScheduler.holds_any(self) or self.num_aside > 0
+        return HostedScheduler.holds_any(self) or self.num_aside > 0 or self.has_tier and self._copies()
+
+    cdef bint _copies(self) noexcept nogil:
+        """Whether a copy of this rank is under way, or has ended and was not seen."""
+        return self.shared.copies_of(self.member) if self.is_shared else self.tier.copies()
 
     cdef int _tell_host(self, EventBuffer out, double at_ms, int32_t request, int step, int64_t number, int64_t blocks,
                         double end_ms) except -1 nogil:
@@ -539,12 +521,12 @@ cdef class OffloadScheduler(ReadingScheduler):
         return held
 
     def check(self):
-        """As ReadingScheduler.check, and what is known of copies against the tier."""
+        """As HostedScheduler.check, and what is known of copies against the tier."""
         cdef int64_t i, j
         cdef int64_t private_blocks = 0
         cdef int64_t loading = 0
         cdef int32_t slot
-        ReadingScheduler.check(self)
+        HostedScheduler.check(self)
         if not self.has_tier:
             return
         self.tier.check()

@@ -3,7 +3,6 @@ from libc.stdint cimport int32_t, int64_t
 
 from .block_pool cimport POOL_FAILED, PoolStatus
 from .offload cimport HostTier
-from .prefix_index cimport PrefixIndex
 from .request_table cimport Request
 from .sched_handoff cimport HandoffScheduler
 
@@ -16,6 +15,7 @@ cdef struct Hosted:
     int64_t store                # ordinal of its latest store; NONE = none yet
     int64_t load                 # ordinal of its load; NONE = none under way
     int64_t awaits               # ordinal of another's load under way for which it was set aside; NONE = none
+    int64_t asked_at             # ends this rank had seen when it was last told to wait for a copy; NONE = it need not
     int64_t base_blocks          # of its table, those it found on the device when it loaded
     bint loaded                  # the load has come in, and it was not preempted since
     int64_t* reads               # (reads_capacity,) by table entry: the store that still reads a private block, or NONE
@@ -24,7 +24,6 @@ cdef struct Hosted:
 
 cdef class ReadingScheduler(HandoffScheduler):
     cdef readonly HostTier tier          # None: nothing here is in the way
-    cdef PrefixIndex keys                # the tier's
     cdef bint has_tier
     cdef bint fences                     # blocks that are being copied out may be handed out: the tier is this rank's own
     cdef Hosted* hosted                  # (hosted_capacity,) by slot, owned
@@ -37,12 +36,7 @@ cdef class ReadingScheduler(HandoffScheduler):
     cdef int64_t num_private             # private blocks in tables
     cdef int64_t* fresh_reads            # (fresh_capacity,) of the blocks acquired last, owned
     cdef int64_t fresh_capacity
-    cdef int32_t* identities             # (identities_capacity,) scratch, owned
-    cdef int64_t identities_capacity
 
-    cdef int32_t _key_of(self, Hosted* hosted, int64_t block) noexcept nogil
-    cdef int _keys(self, Hosted* hosted, int64_t first, int64_t end) except -1 nogil
-    cdef int _number_blocks(self, int32_t slot) except -1
     cdef int _reserve_reads(self, int64_t num_fresh) except -1 nogil
     cdef int _note_cached(self, Request* request, Hosted* hosted, int64_t first, int64_t end) except -1 nogil
     cdef int64_t _read_of(self, Request* request, Hosted* hosted, int64_t block) noexcept nogil

@@ -1,16 +1,14 @@
-"""Device blocks that are still being copied to the host: which store reads which block. Which blocks of a tier a prompt has.
+"""Device blocks that are still being copied to the host: which store reads which block.
 
 Such a block may be handed out again; whoever writes it has to wait until its old content has been read. So every block
 goes with the store that reads it, also while it is empty, and blocks are handed out in the order of the reference.
 
-Decides: which store reads a block that is handed out, what a block is called in the tier. Never decides what is stored, nor who waits (sched_offload).
+Decides: which store reads a block that is handed out. Never decides what is stored, nor who waits (sched_offload).
 Source: hand-off and offload specification, sections 10 and 12.
 """
-from libc.stdint cimport uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, realloc
 
 from .block_pool cimport POOL_EXHAUSTED, POOL_FAILED, POOL_OK, PoolStatus
-from .prefix_index cimport PrefixIndex
 from .sched_handoff cimport HandoffScheduler
 from .types cimport NONE, PRIVATE
 
@@ -25,63 +23,6 @@ cdef class ReadingScheduler(HandoffScheduler):
         free(self.copy_reads)
         free(self.free_reads)
         free(self.fresh_reads)
-        free(self.identities)
-
-    # -- what is known of a prompt ----------------------------------------------------------------
-
-    cdef int _keys(self, Hosted* hosted, int64_t first, int64_t end) except -1 nogil:
-        """Identities of its blocks first..end in `identities`."""
-        cdef int64_t i
-        cdef int32_t* grown
-        if end - first > self.identities_capacity:
-            grown = <int32_t*>realloc(self.identities, 2 * (end - first) * sizeof(int32_t))
-            if grown is NULL:
-                with gil:
-                    raise MemoryError(f"identities of {end - first} blocks")
-            self.identities = grown
-            self.identities_capacity = 2 * (end - first)
-        for i in range(first, end):
-            self.identities[i - first] = self._key_of(hosted, i)
-        return 0
-
-    cdef int32_t _key_of(self, Hosted* hosted, int64_t block) noexcept nogil:
-        """Identity of a complete prompt block in the tier; as `identity_of`."""
-        cdef int64_t depth = (((block + 1) * self.block_size - 1) // self.keys.trace_block_size) * self.keys.parts
-        while self.keys.parts > 1 and depth + 1 < hosted.path_length and self.keys.first_block(depth + 1) <= block:
-            depth += 1
-        return (hosted.path[depth] << self.keys.shift) + <int32_t>(block - self.keys.first_block(depth))
-
-    cdef int _number_blocks(self, int32_t slot) except -1:
-        """Enter the prompt into the tier's index, with the numbers of its blocks; once a request."""
-        cdef Request* request = &self.requests.slots[slot]
-        cdef Hosted* hosted = &self.hosted[slot]
-        cdef PrefixIndex keys = self.tier.keys
-        cdef int64_t depths, depth, block
-        cdef int32_t node = NONE
-        cdef int32_t identity
-        cdef uint64_t number = 0
-        if hosted.path_length > 0 or hosted.num_keys == 0:
-            return 0
-        depths = ((hosted.num_keys * self.block_size - 1) // keys.trace_block_size + 1) * keys.parts
-        while depths > 1 and keys.first_block(depths - 1) >= hosted.num_keys:
-            depths -= 1
-        free(hosted.path)
-        hosted.path = <int32_t*>malloc(depths * sizeof(int32_t))
-        if hosted.path is NULL:
-            raise MemoryError(f"path of {depths} nodes")
-        for depth in range(depths):
-            node = keys.child(node, request.hash_ids[depth // keys.parts])
-            hosted.path[depth] = node
-        hosted.path_length = depths
-        keys.hold(node)
-        for block in range(hosted.num_keys):
-            identity = self._key_of(hosted, block)
-            if keys.hashes[identity] == 0:
-                keys.hashes[identity] = self.chain_hash(number, block, self.local_hash(request, block))
-            number = keys.hashes[identity]
-        return 0
-
-    # -- blocks -----------------------------------------------------------------------------------
 
     cdef PoolStatus acquire(self, int64_t num_hits, int64_t num_fresh) except POOL_FAILED nogil:
         """As HandoffScheduler.acquire; `fresh_reads` then says which store still reads each private block.

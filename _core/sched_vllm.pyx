@@ -122,7 +122,7 @@ cdef class VllmScheduler(OffloadScheduler):
         self.run_running(defer_prefill)
         self.run_waiting(defer_prefill)
         if not defer_prefill and not self.preempted:
-            self.capacity_bound = self.num_waiting + self.num_aside > 0
+            self.capacity_bound = self.num_waiting > 0
         self.measure_pass(self.lengths, self.num_steady)
         if self.has_tier:
             end_ms = self.close_schedule(now_ms)
@@ -144,10 +144,9 @@ cdef class VllmScheduler(OffloadScheduler):
                 self.diagnose()
         event = &self.start_events.records[0]
         event.a, event.b, event.x = self.num_scheduled, self.tokens_scheduled, self.pass_end_ms
-        self.effect_free = (self.pass_end_ms <= now_ms and self.num_scheduled == 0 and not self.preempted
-                            and self.end_events.count == 0 and not self.started_load and not self.gave_back)
-        self.only_copies = (self.started_load and self.pass_end_ms <= now_ms and self.num_scheduled == 0
-                            and not self.preempted and self.end_events.count == 0)
+        self.moved = (self.pass_end_ms > now_ms or self.num_scheduled > 0 or self.preempted
+                      or self.end_events.count > 0 or self.gave_back)
+        self.effect_free = not self.moved and not self.started_load
         if self.effect_free:
             self.stall_if_waiting()
         self.computed = True

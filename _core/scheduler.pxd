@@ -65,8 +65,8 @@ cdef class Scheduler:
     cdef bint executed                   # this rank took part in the group pass in flight (or in one that failed)
     cdef bint computed                   # that pass is computed to its end: tokens are given
     cdef bint effect_free                # it changed nothing
-    cdef bint only_copies                # it began copies that take host memory to the device, and did nothing else
-    cdef bint holds_copies               # so did its group: copies that end now are seen behind the pass
+    cdef bint moved                      # it did more than begin loads, where a rank has host memory
+    cdef bint holds_copies               # its group did no more than that: copies that end now are seen behind the pass
     cdef bint prefilled                  # it computed tokens of prompts; kept by flavours that count together
     cdef bint worked                     # it admitted somebody or gave tokens; the same
     cdef bint head_blocked               # it left a head of waiting that cannot be admitted until a request leaves
@@ -99,6 +99,7 @@ cdef class Scheduler:
     cdef int publish_unqueued_cuts(self, EventBuffer out, double now_ms) except -1 nogil
     cdef double next_internal_ms(self) noexcept nogil
     cdef bint next_instant(self, double now_ms) noexcept nogil
+    cdef bint nothing_moves(self, double now_ms) noexcept nogil
     cdef int process_internal(self, double now_ms, EventBuffer out) except -1 nogil
     cdef int serve_line(self, double now_ms, EventBuffer out) except -1 nogil
     cdef int note_request(self, int32_t slot) except -1 nogil

@@ -45,13 +45,10 @@ cdef inline double _variance(Moments* moments) noexcept nogil:
 cdef class Scheduler:
     def __cinit__(self):
         self.requests = RequestTable()
-        self.start_events = EventBuffer()
-        self.end_events = EventBuffer()
-        self.kv_events = EventBuffer()
+        self.start_events, self.end_events, self.kv_events = EventBuffer(), EventBuffer(), EventBuffer()
         self.parked = ParkedQueue()
-        self.pass_number = NONE
+        self.pass_number, self.waiting_mask = NONE, 63
         self.previous_end_ms = self.before_previous_end_ms = NAN
-        self.waiting_mask = 63
         self.waiting = <int32_t*>malloc((self.waiting_mask + 1) * sizeof(int32_t))
         if self.waiting is NULL:
             raise MemoryError("waiting queue")
@@ -125,6 +122,10 @@ cdef class Scheduler:
 
     cdef bint next_instant(self, double now_ms) noexcept nogil:
         """Something happens at `now_ms` on some worker; whether this rank will look again for that."""
+        return False
+
+    cdef bint nothing_moves(self, double now_ms) noexcept nogil:
+        """No worker moves by itself any more: whether this rank will, now that it knows."""
         return False
 
     cdef int process_internal(self, double now_ms, EventBuffer out) except -1 nogil:
@@ -298,7 +299,7 @@ cdef class Scheduler:
         self.pass_start_ms = now_ms
         self.executed = True
         self.computed = False
-        self.effect_free = self.only_copies = False
+        self.effect_free = False
         self.num_scheduled = self.tokens_scheduled = 0
         self.tokens_emitted = self.emitters = self.consecutive_emitters = 0
         self.forwards = self.forward_tokens = self.prefill_tokens = self.num_terminal = 0
@@ -555,8 +556,7 @@ cdef class Scheduler:
             if grown is NULL:
                 with gil:
                     raise MemoryError(f"{self.aside_capacity * 2} requests set aside")
-            self.aside = grown
-            self.aside_capacity = max(64, self.aside_capacity * 2)
+            self.aside, self.aside_capacity = grown, max(64, self.aside_capacity * 2)
         self._count_waiting(slot, 1)
         self.aside[self.num_aside] = slot
         self.num_aside += 1

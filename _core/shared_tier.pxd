@@ -13,17 +13,15 @@ cdef class SharedTier(HostTier):
     cdef double[2] end_ms                    # next end of each, if nothing else happens; NaN = to be found
     cdef TransferRing delivered              # copies that ended and whose member has not taken them
     cdef char* woken                         # (num_members,) by member: copies of others have ended, owned
-    cdef char* nudged                        # (num_members,) passes of others had an effect, owned
-    cdef double nudged_ms                    # the last time
     cdef double* left                        # (3, left_capacity) scratch: bytes left, share, end; owned
     cdef int64_t left_capacity
 
     cdef int32_t join(self) except -1
     cdef double next_of(self, int32_t member) noexcept nogil
     cdef int advance(self, double at_ms) except -1 nogil
-    cdef bint take(self, int32_t member, double at_ms, Transfer* out) noexcept nogil
+    cdef bint copies_of(self, int32_t member) noexcept nogil
+    cdef bint take(self, int32_t member, Transfer* out) noexcept nogil
     cdef bint take_wake(self, int32_t member) noexcept nogil
-    cdef void nudge_others(self, int32_t member, double at_ms) noexcept nogil
     cdef bint submit_of(self, int32_t member, double at_ms, Transfer* submitted) except -1 nogil
     cdef int begin_copy(self, Transfer* load, int32_t member, double at_ms) except -1 nogil
     cdef void claim_store(self, int32_t member, int32_t* sources) noexcept nogil

@@ -10,9 +10,16 @@ Source: hand-off and offload specification, section 14.
 """
 from libc.math cimport INFINITY, NAN
 from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memset
 
 from .offload cimport HostTier, free_ring, push_transfer, take_transfer, transfer_at
+
+
+cdef bint _any_of(TransferRing* ring, int32_t member) noexcept nogil:
+    cdef int64_t i
+    for i in range(ring.count):
+        if transfer_at(ring, i).member == member:
+            return True
+    return False
 
 
 cdef class SharedTier(HostTier):
@@ -29,15 +36,13 @@ cdef class SharedTier(HostTier):
                   int32_t num_members):
         self.shared_d2h_gbps, self.shared_h2d_gbps = shared_d2h_gbps, shared_h2d_gbps
         self.woken = <char*>calloc(num_members, 1)
-        self.nudged = <char*>calloc(num_members, 1)
-        if self.woken is NULL or self.nudged is NULL:
+        if self.woken is NULL:
             raise MemoryError(f"{num_members} members")
         self.end_ms[0] = self.end_ms[1] = INFINITY
 
     def __dealloc__(self):
         free_ring(&self.delivered)
         free(self.woken)
-        free(self.nudged)
         free(self.left)
 
     cdef int32_t join(self) except -1:
@@ -58,14 +63,15 @@ cdef class SharedTier(HostTier):
         return min(min(self._next_end(True), self._next_end(False)),
                    min(self._next_begin(&self.stores), self._next_begin(&self.loads)))
 
-    cdef bint take(self, int32_t member, double at_ms, Transfer* out) noexcept nogil:
-        """The first of its own copies that have ended by then; False when there is none. What it owns is the caller's.
+    cdef bint copies_of(self, int32_t member) noexcept nogil:
+        """Whether a copy of this member is under way or was not taken."""
+        return _any_of(&self.stores, member) or _any_of(&self.loads, member) or _any_of(&self.delivered, member)
 
-        Under a measured clock others may have come further, and see the end of its copies before it does.
-        """
+    cdef bint take(self, int32_t member, Transfer* out) noexcept nogil:
+        """The first of its own copies that have ended; False when there is none. What it owns is the caller's."""
         cdef int64_t i
         for i in range(self.delivered.count):
-            if transfer_at(&self.delivered, i).member == member and transfer_at(&self.delivered, i).end_ms <= at_ms:
+            if transfer_at(&self.delivered, i).member == member:
                 take_transfer(&self.delivered, i, out)
                 return True
         return False
@@ -75,12 +81,6 @@ cdef class SharedTier(HostTier):
         cdef bint woken = self.woken[member]
         self.woken[member] = 0
         return woken
-
-    cdef void nudge_others(self, int32_t member, double at_ms) noexcept nogil:
-        """A pass of this member had an effect: whoever stands still may look again."""
-        memset(self.nudged, 1, self.num_members)
-        self.nudged[member] = 0
-        self.nudged_ms = at_ms
 
     cdef bint submit_of(self, int32_t member, double at_ms, Transfer* submitted) except -1 nogil:
         """Put its oldest prepared store on its way; False when it has none left."""

@@ -81,7 +81,6 @@ class RealtimeRun(RunBooks):
         self._tap = Tap(
             self.fleet, self._recorder, self.punctuality, self.consume_with_wall, self._some_ended, self._fail,
             tells_idle=pools.prefill is not None and not self._nominal,
-            after_step=self._see_shared_memory if self.engine.shares_tier and not self._nominal else None,
         )  # fmt: skip
         self._handoffs: LiveHandoffs | None = None
         if pools.prefill is not None:
@@ -379,12 +378,6 @@ class RealtimeRun(RunBooks):
             del self._living[request]
         if not self._nominal:
             self._alarm.ring()
-
-    def _see_shared_memory(self, worker: int) -> None:
-        """What one worker did may move the ends of everybody's copies."""
-        for other, group in enumerate(self._groups):
-            if other != worker:
-                group.driver.shell.see_internal_work()
 
     def extra_summary(self) -> dict[str, Any]:
         limit_ms = self.realtime.max_lateness_ms

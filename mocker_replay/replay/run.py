@@ -14,7 +14,7 @@ from msgspec import structs
 from mocker_replay._core.types import CommandError, EngineError
 from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions, load_engine_config
 from mocker_replay.config.options import DELTA_FORMATS
-from mocker_replay.errors import InvariantError, UsageError
+from mocker_replay.errors import ConfigError, InvariantError, UsageError
 from mocker_replay.log.compression import Sink
 from mocker_replay.policies import LoadedPolicy, Policy, load_policy, ready
 from mocker_replay.replay.accelerated import AcceleratedRun, Progress
@@ -143,6 +143,8 @@ def _refuse_of_pools(
     """What is not built for all kinds of workers."""
     if pools.has_tier and options.router_mode != "round_robin":
         raise UsageError(f"router_mode {options.router_mode} is not built yet with native_host_offload")
+    if realtime is not None and pools.engine.shares_tier:
+        raise ConfigError.of([pools.engine.tier_fault("not built yet for mode realtime; run it accelerated")])
     if policy.scheduling is not None:
         pools.engine.require_policies("aggregated" if pools.prefill is None else "decode")
     if pools.prefill is None:

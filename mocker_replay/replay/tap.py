@@ -27,7 +27,6 @@ class Tap:
         consume: takes the records of a step, with the measured time [ms].
         on_end: called with the requests that ended, and with none after each step taken while none is in flight.
         tells_idle: also with none after each step that leaves a machine idle.
-        after_step: called with the worker after each of its steps.
         on_failure: called when a step could not be dealt with; nothing is taken after that.
     """
 
@@ -41,7 +40,6 @@ class Tap:
         on_failure: Callable[[Exception], None],
         *,
         tells_idle: bool = False,
-        after_step: Callable[[int], None] | None = None,
     ) -> None:
         self._fleet = fleet
         self._recorder = recorder
@@ -50,7 +48,6 @@ class Tap:
         self._on_end = on_end
         self._on_failure = on_failure
         self._tells_idle = tells_idle
-        self._after_step = after_step
         self._closed = False
 
     def of_worker(self, worker: int) -> Observer:
@@ -106,8 +103,6 @@ class Tap:
         idle = self._tells_idle and self._fleet.machines[worker].phase_name == "idle"
         if ended or idle or not self._punctuality.in_flight.now:
             self._on_end(ended)
-        if self._after_step is not None:
-            self._after_step(worker)
 
 
 class _WorkerTap:

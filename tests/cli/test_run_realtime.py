@@ -68,24 +68,6 @@ def four_rows(make_trace: MakeTrace) -> Path:
 # -- what goes where ----------------------------------------------------------------------------------
 
 
-def test_memory_that_workers_share(make_trace: MakeTrace, tmp_path: Path) -> None:
-    """Three documents on two workers, whose devices hold one of them: the others come back from the host."""
-    trace = make_trace([make_row(25.0 * n, 512, 2, hash_ids=[n % 3]) for n in range(9)])
-    tier = {"scope": "cluster_shared", "kv_layout_id": "one", "num_host_blocks": 128, "d2h_bandwidth_gbps": 4.0}
-    engine = {"num_gpu_blocks": 40, "block_size": 16, "kv_cache_bytes_per_token": 4096, "native_host_offload": tier}
-    flags = ["--num-workers", "2", "--engine-config", json.dumps({"engine": engine}), "--timing-model", FIXED, "-q"]
-    log, digests = tmp_path / "log.jsonl", []
-    for mode in (["accelerated"], ["realtime", "--clock", "nominal"], ["realtime", "--clock", "measured"]):
-        done = call(trace, *flags, "--mode", *mode, "--events", log)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert b'"event":"load_completed"' in log.read_bytes()
-        assert run_main(["audit", str(log)]) == 0
-        if mode != ["accelerated"]:
-            assert footer_of(log)["finished"] == 9
-        digests.append(json.loads(log.read_bytes().splitlines()[-1])["digest"])
-    assert digests[0] == digests[1]
-
-
 @pytest.mark.parametrize("clock", ["measured", "nominal"])
 def test_all_outputs_at_once(clock: str, four_rows: Path, tmp_path: Path) -> None:
     names = {"events": "log.jsonl.zst", "requests": "req.jsonl", "summary": "sum.json"}

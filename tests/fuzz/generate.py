@@ -288,8 +288,10 @@ def make_tier_case(seed: int) -> Case:
     config: dict[str, Any] = {"engine": engine}
     dp_size = rng.choice((1, 1, 1, 1, 2, 3))
     if dp_size > 1:
-        # The cadence of prefill counts passes, also those in which the wheel only looks again whether a copy has ended.
         config["dp_size"] = dp_size
+        cadence = random.Random(seed)  # one of its own: the rest stays as it is
+        if _maybe(cadence, 0.5):
+            engine["prefill_schedule_interval"] = cadence.choice((2, 3, 4, 7))
     rows = draft.rows()
     args = draft.args(dp_size)
     args.pop("router_mode", None)
@@ -306,7 +308,6 @@ def make_shared_tier_case(seed: int) -> Case:
     """The same with one host tier of all workers."""
     case = make_tier_case(seed)
     rng = random.Random(seed)
-    case.config.pop("dp_size", None)  # ranks of one pass store in turn here, docs/deviations.md
     tier = case.config["engine"]["native_host_offload"]
     tier |= {"scope": "cluster_shared", "kv_layout_id": "one"}
     for lane in ("d2h", "h2d"):

@@ -129,6 +129,8 @@ class ReplayModel:
         while True:
             self._instant()
             later = self._next_event_ms()
+            if later is None and any(rank.nothing_moves(self.now_ms) for w in self.workers for rank in w.ranks):
+                later = self.now_ms
             if later is None or later > self.limit_ms:
                 break
             self._sample_until(later)
@@ -154,9 +156,6 @@ class ReplayModel:
     def _instant(self) -> None:
         """Everything at `now_ms`: rounds until a round changes nothing; a sample due belongs to the first one."""
         first_round = changed = True
-        for worker in self.workers:
-            for rank in worker.ranks:
-                rank.next_instant()
         while changed:
             changed = False
             for worker in self.workers:
@@ -173,7 +172,11 @@ class ReplayModel:
                 assert figures.rank is not None
                 self.workers[figures.worker].leave(figures.rank, row)
                 changed = True
-            changed |= self._run_all()
+            if self.shared is None:
+                changed |= self._run_all()
+            else:
+                changed |= first_round  # once more behind the last arrivals
+                self._move_all()
             if first_round and self.telemetry is not None:
                 self.telemetry.due(self.now_ms, self.workers)
             first_round = False
@@ -192,13 +195,26 @@ class ReplayModel:
             index = resting[0] if resting else index + 1
         return changed
 
-    def _run(self, worker: Worker) -> bool:
+    def _move_all(self) -> None:
+        """Workers that share memory go one pass at a time: who stands still looks again whenever one had an effect."""
+        at = 0
+        while at < len(self.workers):
+            worker = self.workers[at]
+            if worker.in_pass is None:
+                for rank in worker.ranks:
+                    rank.next_instant()
+            worker.process_internal(self.now_ms)
+            moved = self._run(worker, one_pass=True)
+            at = 0 if moved or worker.ready or worker.next_internal_ms <= self.now_ms else at + 1
+
+    def _run(self, worker: Worker, *, one_pass: bool = False) -> bool:
         """Commands in the order in which the driver takes them, then passes while there is work."""
         changed = bool(worker.cancels)
         while worker.cancels:
             self._cancel(worker, *worker.cancels.pop(0))
         if worker.in_pass is not None:
-            return changed
+            return changed and not one_pass
+        effect = False
         for submission in worker.apply_first():
             if submission.gone:
                 self._cancel(worker, submission.rank, submission.number)
@@ -214,14 +230,17 @@ class ReplayModel:
             group = worker.start_pass(self.now_ms)
             self._started(worker, group.results)
             changed = True
+            effect = any(worker.ranks[i].had_effect(result) for i, result in group.results.items())
             while late:
                 self._cancel(worker, *late.pop(0))
             if group.end_ms == self.now_ms:
                 self._finish(worker)  # before anything it makes due arrives
                 if not worker.rests:
                     worker.process_internal(self.now_ms)
+            if one_pass:
+                break
         worker.at_boundary = False
-        return changed
+        return effect if one_pass else changed
 
     def _cancel(self, worker: Worker, rank: int, row: int) -> None:
         start_ms = worker.cancel(rank, row)

@@ -24,6 +24,7 @@ class Hosted:
     base: int = 0  # of `reserved`, the hits
     admitted: bool = False
     loaded: bool = False  # the load has come in: its blocks are held, its cost is settled
+    asked: int | None = None  # what the rank had seen when it was last told to wait for a copy
 
 
 class OffloadRank(Rank):
@@ -36,8 +37,10 @@ class OffloadRank(Rank):
         self.hosted: dict[Request, Hosted] = {}
         self.to_fence: list[Transfer] = []
         self.loads_started = 0
+        self.gave_back = False  # in the last pass
         self.set_aside: list[Request] = []  # of those waiting, who were told to wait for a copy: they go first
         self.looks_again = False  # a copy has ended since the last pass
+        self.seen = 0  # times at which a copy was seen to have ended
         self.stalled = False  # the last pass could do nothing, and no copy has ended since
 
     # Where a tier that ranks share does otherwise (shared_tier.py)
@@ -54,6 +57,9 @@ class OffloadRank(Rank):
     def _is_loading(self, key: int) -> bool:
         return self.tier.is_pinned(key)
 
+    def _look_at_tier(self) -> None:
+        """Before blocks are looked up."""
+
     def _read(self, store: Transfer, sources: list[Copy]) -> None:
         """What stands in these blocks is copied out."""
         for copy in sources:
@@ -66,12 +72,34 @@ class OffloadRank(Rank):
         """Not when a pass could only find again that nobody can go on before a copy has ended."""
         if self.stalled or not self.has_work:
             return False
-        may_go_on = [r for r in self.waiting if self.hosted[r].load is None and not self._awaits_load(r)]
-        return bool(self.running) or self.looks_again or bool(may_go_on)
+        return bool(self.running) or self.looks_again or self.any_to_try
+
+    @property
+    def left_in_queue(self) -> bool:
+        return any(r not in self.set_aside for r in self.waiting)
+
+    @property
+    def any_to_try(self) -> bool:
+        """Whether somebody waits who does not only wait for a copy to end."""
+        return any(
+            self.hosted[r].load is None and not self._awaits_load(r) and not self._is_left_alone(r)
+            for r in self.waiting
+        )
+
+    def _is_left_alone(self, request: Request) -> bool:
+        """Whether it is not even asked in a pass."""
+        return False
+
+    @property
+    def copies(self) -> bool:
+        return bool(self.tier.transfers)
+
+    def had_effect(self, result: PassResult) -> bool:
+        return super().had_effect(result) or self.gave_back
 
     @property
     def joins(self) -> bool:
-        return self.is_ready or any(r not in self.set_aside for r in self.waiting)
+        return self.is_ready or self.any_to_try
 
     @property
     def next_internal_ms(self) -> float | None:
@@ -95,6 +123,7 @@ class OffloadRank(Rank):
         for transfer in self.tier.tick(at_ms):
             self.stalled = False
             self.looks_again = True
+            self.seen += 1
             if not transfer.is_store:
                 (request,) = [r for r in self.waiting if self.hosted[r].load is transfer]
                 self._activate(request)
@@ -121,6 +150,7 @@ class OffloadRank(Rank):
         for request in self.waiting:
             if request.number == number and self.hosted[request].load is not None:
                 self._drop_load(request)
+                self.seen += 1  # whoever waited for it may ask again
         self.stalled = False
         super().cancel(number, in_flight)
         self.set_aside = [r for r in self.set_aside if r in self.waiting]
@@ -146,7 +176,7 @@ class OffloadRank(Rank):
     def execute(self, start_ms: float, wave: int) -> PassResult:
         self.to_fence = []
         self.loads_started = 0
-        self.looks_again = False
+        self.looks_again = self.gave_back = False
         result = super().execute(start_ms, wave)
         result.began_loads = self.loads_started
         return result
@@ -161,14 +191,21 @@ class OffloadRank(Rank):
             self.stalled = True
             return
         came_in = [r for r in self.set_aside if self.hosted[r].loaded]
-        if came_in:
+        if came_in and not self._may_give_back():
+            self.stalled = True
+        elif came_in:
             # Blocks wait for blocks: the last to come in gives its own back and asks again.
             self._release(came_in[-1])
             self.hosted[came_in[-1]].loaded = False
             self.returned_loads += 1
-            return
-        super()._fail_head()
-        self.set_aside = [r for r in self.set_aside if r in self.waiting]
+            self.gave_back = True
+        else:
+            super()._fail_head()
+            self.set_aside = [r for r in self.set_aside if r in self.waiting]
+
+    def _may_give_back(self) -> bool:
+        """Whether a request may give back what it loaded: nobody else can change anything here."""
+        return True
 
     def _head(self) -> Request:
         return self.set_aside[0] if self.set_aside else super()._head()
@@ -228,8 +265,9 @@ class OffloadRank(Rank):
         step: list[Request] = []
         keys = {request: self.policy.order(self, request) for request in self.waiting}
         while len(self.running) < self.config.max_num_seqs and not self.result.preemptions and self.budget > 0:
-            first = [r for r in self.set_aside if r in self.waiting and r not in skipped]
-            request = first[0] if first else tried_next(keys, self.waiting, skipped)
+            first = [r for r in self.set_aside if r in self.waiting and r not in skipped and not self._is_left_alone(r)]
+            others = [r for r in self.waiting if r not in self.set_aside]
+            request = first[0] if first else tried_next(keys, others, skipped)
             if request is None:
                 break
             hosted = self.hosted[request]
@@ -243,13 +281,15 @@ class OffloadRank(Rank):
                 self.result.rejected.append(request)
                 continue
             if reuse == "skip":
+                if hosted.load is None:
+                    hosted.asked = self.seen
                 skipped.add(request)
                 step.append(request)
                 continue
-            first = first_not_in(self.waiting, skipped)
-            if request is not first and not request.order_told:
+            before = request if first else first_not_in(others, skipped)
+            if request is not before and not request.order_told:
                 request.order_told = True
-                self.result.decisions.append(("order", request, first))
+                self.result.decisions.append(("order", request, before))
             if reuse == "wait":
                 break
             assert isinstance(reuse, int)
@@ -262,7 +302,8 @@ class OffloadRank(Rank):
             outcome = self._schedule(request, reuse)
             if outcome is not Outcome.SCHEDULED:
                 break
-        self.set_aside = step + [r for r in self.set_aside if r not in step and r in self.waiting]
+        told_before = [r for r in self.set_aside if r in self.waiting]
+        self.set_aside = told_before + [r for r in step if r not in told_before]
 
     def _admissible_loaded(self, request: Request) -> int | str:
         hosted = self.hosted[request]
@@ -307,6 +348,8 @@ class OffloadRank(Rank):
             return "skip"
         base = self.count_hits(request)
         matched, deferred = 0, False
+        if base < len(keys):
+            self._look_at_tier()
         for key in keys[base:]:
             if key not in self.tier.entries:
                 break

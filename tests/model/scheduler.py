@@ -118,6 +118,18 @@ class Rank:
         return self.has_work
 
     @property
+    def left_in_queue(self) -> bool:
+        return bool(self.waiting)
+
+    @property
+    def copies(self) -> bool:
+        """Whether a copy of this rank is under way."""
+        return False
+
+    def had_effect(self, result: PassResult) -> bool:
+        return not result.effect_free or bool(result.failed) or result.end_ms > result.start_ms
+
+    @property
     def joins(self) -> bool:
         """Whether it takes part in a pass that another rank begins."""
         return self.is_ready
@@ -127,6 +139,10 @@ class Rank:
         return None
 
     def next_instant(self) -> None: ...
+
+    def nothing_moves(self, now_ms: float) -> bool:
+        """No worker moves any more: whether this rank will, now that it knows."""
+        return False
 
     def group_over(self, prefilled: bool, worked: bool) -> None:
         """The passes of all ranks of the group are computed; whether one of them had prompt work, or any."""
@@ -197,7 +213,7 @@ class Rank:
         if not self.result.preemptions:
             self._schedule_waiting()
         if not self.result.deferred and not self.result.preemptions:
-            self.capacity_bound = bool(self.waiting)
+            self.capacity_bound = self.left_in_queue
         self._spend_time_and_emit()
         self.result.record = forward_pass_record(self.result.scheduled.values(), self.waiting)
         if self.result.effect_free and self.result.end_ms == start_ms:

@@ -101,6 +101,15 @@ class SglangRank:
 
     def next_instant(self) -> None: ...
 
+    copies = False
+
+    def had_effect(self, result: PassResult) -> bool:
+        return not self.stuck
+
+    def nothing_moves(self, now_ms: float) -> bool:
+        """No worker moves any more: whether this rank will, now that it knows."""
+        return False
+
     def process_internal(self, at_ms: float) -> None: ...
 
     def pass_ended(self, end_ms: float, idle: bool) -> None:

@@ -33,7 +33,6 @@ class SharedTier(HostTier):
     now_ms: dict[bool, float] = field(default_factory=lambda: {True: 0.0, False: 0.0})  # `left_bytes` count until then
     delivered: dict[int, list[SharedTransfer]] = field(default_factory=dict)
     woken: set[int] = field(default_factory=set)
-    nudged: set[int] = field(default_factory=set)  # somebody else's pass changed what a look-up finds
 
     chains: Chains = field(default_factory=lambda: Chains(0))  # of all members: a prompt is the same to each
 
@@ -116,6 +115,10 @@ class SharedTier(HostTier):
         transfer.left_bytes = float(len(transfer.keys) * self.config.block_bytes)
         self.advance(at_ms)
 
+    def all_of(self, is_store: bool) -> list[SharedTransfer]:
+        """Those of one direction, prepared ones too."""
+        return [t for t in self.transfers.values() if t.is_store == is_store]  # type: ignore[misc]
+
     def _of(self, is_store: bool) -> list[SharedTransfer]:
         """Those on their way in one direction, or waiting for their first byte."""
         assert all(isinstance(t, SharedTransfer) for t in self.transfers.values())
@@ -181,37 +184,41 @@ class SharingRank(OffloadRank):
         self.tier, self.chains = tier, tier.chains
         self.member = tier.join()
         self.now_ms = 0.0
+        self.is_last_resort = self.may_give_back = False
 
     @property
     def next_internal_ms(self) -> float | None:
-        if self.stalled and self.member in self.tier.nudged and any(r not in self.set_aside for r in self.waiting):
-            return self.now_ms
         return self.tier.next_of(self.member)
+
+    @property
+    def copies(self) -> bool:
+        mine = any(t.member == self.member for is_store in (True, False) for t in self.tier.all_of(is_store))
+        return mine or bool(self.tier.delivered[self.member])
 
     @property
     def waits_for_stores(self) -> bool:
         return not self.running
 
     def next_instant(self) -> None:
-        if any(r not in self.set_aside for r in self.waiting):
+        if self.any_to_try:
             self.stalled = False
+
+    def nothing_moves(self, now_ms: float) -> bool:
+        """Nobody moves any more: where loads hold each other up, one of them is given back."""
+        if not self.stalled or not any(self.hosted[r].loaded for r in self.set_aside):
+            return False
+        self.is_last_resort, self.stalled = True, False
+        return True
+
+    def _may_give_back(self) -> bool:
+        return self.may_give_back
 
     def execute(self, start_ms: float, wave: int) -> PassResult:
         self.now_ms = start_ms
-        self.tier.nudged.discard(self.member)
-        result = super().execute(start_ms, wave)
-        if result.scheduled or self.loads_started:
-            self.tier.nudged |= set(range(self.tier.num_members)) - {self.member}
-        return result
+        self.may_give_back, self.is_last_resort = self.is_last_resort, False
+        return super().execute(start_ms, wave)
 
     def process_internal(self, at_ms: float) -> None:
-        self.now_ms = at_ms
-        if self.member in self.tier.nudged:
-            self.tier.nudged.discard(self.member)
-            self.stalled = False
-            due_ms = self.tier.next_of(self.member)
-            if due_ms is None or due_ms > at_ms:
-                return
         self._take(at_ms)
 
     def _take(self, at_ms: float) -> None:
@@ -219,6 +226,7 @@ class SharingRank(OffloadRank):
         own, woken = self.tier.take(self.member, at_ms)
         if own or woken:
             self.stalled, self.looks_again = False, True
+            self.seen += 1
         for transfer in own:
             if transfer.is_store:
                 for copy in reversed(transfer.sources):
@@ -244,7 +252,14 @@ class SharingRank(OffloadRank):
         return any(load is not None and key in load.keys for load in loads)
 
     def _load_of(self, key: Key) -> None:
-        """Whose load it was does not count: it is looked for anew in every pass."""
+        """Whose load it was does not count: who waits is left alone until a copy has ended."""
+
+    def _is_left_alone(self, request: Request) -> bool:
+        """It was told to wait for a copy, and this rank has seen none end since."""
+        return self.hosted[request].asked == self.seen
+
+    def _look_at_tier(self) -> None:
+        self.tier.advance(self.result.start_ms)
 
     def _read(self, store: Transfer, sources: list[Any]) -> None:
         assert isinstance(store, SharedTransfer)

@@ -109,7 +109,8 @@ class Worker:
         if self.in_pass is not None:
             return self.in_pass.start_ms
         pending = {submission.number for submission in self.pending}
-        if all(r.number in pending for ranks in self.ranks for r in (*ranks.running, *ranks.waiting)):
+        held = (r for ranks in self.ranks for r in (*ranks.running, *ranks.waiting))
+        if all(r.number in pending for r in held) and not any(rank.copies for rank in self.ranks):
             self.wave = 0
         return math.nan
 
@@ -135,6 +136,12 @@ class Worker:
         while self.next_internal_ms <= now_ms:
             for rank in self.ranks:
                 rank.process_internal(now_ms)
+            self._settle()
+
+    def _settle(self) -> None:
+        """The cadence begins anew when nothing is left here, nor on its way to the host."""
+        if not any(rank.has_work or rank.copies for rank in self.ranks):
+            self.wave = 0
 
     def start_pass(self, now_ms: float) -> Group:
         for rank in self.ranks:
@@ -167,8 +174,7 @@ class Worker:
             if not only_loads:  # copies that end at once are seen behind the pass
                 rank.pass_ended(group.end_ms, idle)
         self.rests = self.rests_between and group.end_ms == group.start_ms and not group.is_idle
-        if not any(rank.has_work for rank in self.ranks):
-            self.wave = 0
+        self._settle()
         records = []
         for index in range(len(self.ranks)):
             self.publish(index)

@@ -96,6 +96,8 @@ def with_tier(role: str = "aggregated", **tier: Any) -> dict[str, Any]:
 def test_what_is_not_built_is_refused_by_name(tmp_path: Path) -> None:
     routed = ReplayOptions(trace_block_size=4, router_mode="kv_router")
     assert "router_mode kv_router is not built yet" in refused(tmp_path, routed, {"config": with_tier()})
+    live = ReplayOptions(trace_block_size=4, mode="realtime")
+    assert "native_host_offload.scope" in refused(tmp_path, live, {"config": with_tier(**SHARED)})
     pools = ReplayOptions(trace_block_size=4, num_prefill_workers=1, num_decode_workers=1)
     configs = {f"{role}_config": with_tier(role, **SHARED) for role in ("prefill", "decode")}
     assert refused(tmp_path, pools, configs).count("native_host_offload.scope") == 2

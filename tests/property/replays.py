@@ -158,23 +158,6 @@ def tiered(draw: st.DrawFn, config: EngineConfig, num_blocks: int) -> EngineConf
 
 
 @st.composite
-def shared_tier_cases(draw: st.DrawFn) -> Case:
-    """The same with one host tier for the ranks of all workers, whose copies share bandwidth."""
-    case = draw(tier_cases())
-    shared_gbps = st.sampled_from([None, 0.0, 0.1, 1.0, 1.5])
-    tier = structs.replace(
-        case.config.native_host_offload,
-        scope="cluster_shared",
-        kv_layout_id="one for all",
-        shared_d2h_bandwidth_gbps=draw(shared_gbps),
-        shared_h2d_bandwidth_gbps=draw(shared_gbps),
-    )
-    case.config = structs.replace(case.config, native_host_offload=tier)
-    case.options = structs.replace(case.options, num_workers=draw(st.integers(1, 3)))
-    return case
-
-
-@st.composite
 def documents(draw: st.DrawFn, longest: int) -> list[dict[str, Any]]:
     """Few documents that push each other out of a pool, in prompts of at most `longest` tokens."""
     rows, at_ms = [], 0.0

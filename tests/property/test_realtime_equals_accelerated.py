@@ -30,7 +30,6 @@ from tests.property.replays import (
     measured,
     paces,
     run,
-    shared_tier_cases,
     tier_cases,
 )
 from tests.support.realtime_replay import Pace
@@ -51,12 +50,6 @@ def test_the_nominal_clock_gives_the_accelerated_run(case: Case, pace: Pace) -> 
 @given(tier_cases(), paces)
 @some
 def test_the_nominal_clock_gives_the_accelerated_run_with_a_host_tier(case: Case, pace: Pace) -> None:
-    is_the_accelerated_run(case, pace)
-
-
-@given(shared_tier_cases(), paces)
-@some
-def test_the_nominal_clock_gives_the_accelerated_run_with_a_shared_host_tier(case: Case, pace: Pace) -> None:
     is_the_accelerated_run(case, pace)
 
 
@@ -140,12 +133,6 @@ def test_a_measured_run_runs_again_and_tells_how_late_it_was(case: Case, pace: P
 @given(tier_cases(), paces, measured)
 @some
 def test_a_measured_run_with_a_host_tier_runs_again(case: Case, pace: Pace, realtime: RealtimeOptions) -> None:
-    runs_again_and_tells_how_late_it_was(case, pace, realtime)
-
-
-@given(shared_tier_cases(), paces, measured)
-@some
-def test_a_measured_run_with_a_shared_host_tier_runs_again(case: Case, pace: Pace, realtime: RealtimeOptions) -> None:
     runs_again_and_tells_how_late_it_was(case, pace, realtime)
 
 
