@@ -13,6 +13,8 @@ from tests.support.event_stream import decode_heavy_stream
 HEADER = {"clock": "virtual", "trace": {}, "config": {}, "options": {}}
 NUM_PASSES, BATCHES = 2_000, 5
 
+pytestmark = pytest.mark.bench
+
 
 @pytest.mark.benchmark(group="event_log")
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])

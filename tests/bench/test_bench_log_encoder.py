@@ -7,6 +7,8 @@ import pytest
 from mocker_replay._core.log_encoder import LogEncoder
 from tests.support.event_stream import decode_heavy_stream
 
+pytestmark = pytest.mark.bench
+
 
 @pytest.mark.benchmark(group="log_encoder")
 def test_encode_passes(benchmark) -> None:
