@@ -25,7 +25,7 @@ from .event_buffer cimport CMD_SUBMIT, EV_CUT, EV_QUIET_PASS, EV_QUIET_RUN, Even
 from .intake cimport Intake
 from .lanes cimport Envelope, command_kind, lane_pop, make_cancel, pack_command, unpack_command
 from .onlookers cimport Onlookers
-from .standstill cimport move_all, next_to_run, nothing_moves
+from .standstill cimport effects_of, move_all, next_to_run, nothing_moves
 
 from .arrivals import Handed
 
@@ -46,10 +46,6 @@ cdef inline bint _wants_run(Machine machine) noexcept nogil:
 cdef inline bint _ends_now(Machine machine, double now_ms, bint passes_only) noexcept nogil:
     """Whether a pass of a machine ends, or, unless only those count, a copy to or from host memory does."""
     return machine.next_deadline() <= now_ms and (not passes_only or machine.phase == PHASE_IN_PASS)
-
-
-cdef inline int64_t _effects(Machine machine) noexcept nogil:
-    return machine.num_effects
 
 
 cdef inline Envelope* _find_waiting(Machine machine, int64_t command_id) noexcept nogil:
@@ -570,7 +566,7 @@ cdef class Fleet(Intake):
                 self.moves_anyway = hold_boundary or self._copy_ends(worker)
                 if self.moves_anyway:
                     self._note_event()
-                self.moving_worker, self.effects_before = worker, _effects(<Machine>self.workers[worker])
+                self.moving_worker, self.effects_before = worker, effects_of(<Machine>self.workers[worker])
                 return True
         self.next_to_move, self.moving_worker = 0, -1
         return False
@@ -585,7 +581,7 @@ cdef class Fleet(Intake):
         if self.shares_memory:               # a sample is nothing that happens
             return 0 if self.only_sample else move_all(self.workers, self.num_workers, self.now_ms)
         while i < self.num_workers:
-            self.effects_before = _effects(<Machine>self.workers[i])
+            self.effects_before = effects_of(<Machine>self.workers[i])
             if self._copy_ends(i):
                 self._note_event()
             elif not _wants_run(<Machine>self.workers[i]):

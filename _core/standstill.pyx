@@ -44,10 +44,6 @@ cdef inline bint _rests(Machine machine) noexcept nogil:
     return machine.rests
 
 
-cdef inline int64_t _effects(Machine machine) noexcept nogil:
-    return machine.num_effects
-
-
 cdef inline void _may_look(Machine machine) noexcept nogil:
     """Another pass without effect is no sign that nobody can progress."""
     machine.idle_passes = 0
@@ -83,7 +79,7 @@ cdef int32_t next_to_run(PyObject** workers, int32_t worker, int64_t effects_bef
     """Who runs next after a worker with memory of its own did. As on the reference a pass of no length that only began
     copies does not let its worker run once more, but any other pass lets it and all before it do so."""
     cdef int32_t i
-    if _effects(<Machine>workers[worker]) > effects_before:
+    if effects_of(<Machine>workers[worker]) > effects_before:
         for i in range(worker + 1):
             if _rests(<Machine>workers[i]):
                 return i
