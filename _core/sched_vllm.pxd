@@ -11,7 +11,10 @@ cdef enum:
     MAX_PASSES_WITHOUT_GAIN = 1_000_000
     # Preempting passes without a token under multi-token prediction before the victim of the next one fails.
     MAX_FRUITLESS_BURSTS = 1000
-    MAX_FRUITLESS_BURSTS_HELD = 20_000  # while a command from outside may still give blocks back
+    # While a handoff may still give blocks back: so many, and for so long where time moves at all, but never more.
+    MIN_FRUITLESS_BURSTS_HELD = 20_000
+    MIN_FRUITLESS_HELD_MS = 1000
+    MAX_FRUITLESS_BURSTS_HELD = 900_000
 
 
 cdef enum Entry:                         # of the next in the queue
@@ -27,6 +30,7 @@ cdef class VllmScheduler(OffloadScheduler):
     # Multi-token prediction.
     cdef int64_t num_drafts              # 0 = off
     cdef Drafts drafts
+    cdef double fruitless_since_ms       # start of the first of passes_without_gain
     # The pass being executed.
     cdef int32_t* ready                  # (ready_capacity,) slots that emit in this pass, owned
     cdef int64_t* bursts                 # (ready_capacity,) tokens of each under MTP, owned
@@ -45,6 +49,7 @@ cdef class VllmScheduler(OffloadScheduler):
     cdef int collect_ready(self) except -1 nogil
     cdef int finish_tokens(self, double prefill_end_ms) except -1 nogil
     cdef int finish_bursts(self, double prefill_end_ms) except -1 nogil
-    cdef int64_t set_aside(self) except -1 nogil
+    cdef int64_t set_aside(self, double now_ms) except -1 nogil
+    cdef bint goes_in_circles(self, double now_ms) noexcept nogil
     cdef int fail_hopeless_bursts(self) except -1 nogil
     cdef int diagnose(self) except -1 nogil

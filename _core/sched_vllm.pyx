@@ -153,6 +153,8 @@ cdef class VllmScheduler(OffloadScheduler):
         if self.end_events.count > 0 or self.tokens_emitted > 0:
             self.passes_without_gain = 0
         elif self.preempted:
+            if self.passes_without_gain == 0:
+                self.fruitless_since_ms = now_ms
             self.passes_without_gain += 1
             if self.passes_without_gain > MAX_PASSES_WITHOUT_GAIN:
                 with gil:
@@ -446,7 +448,7 @@ cdef class VllmScheduler(OffloadScheduler):
         cdef int32_t slot
         cdef Request* request
         cdef double end_ms = prefill_end_ms
-        reserved = self.set_aside()
+        reserved = self.set_aside(prefill_end_ms)
         self.measure_queue()     # with the requests preempted for the bursts, as on the reference
         active = 0
         for i in range(self.num_ready):
@@ -478,7 +480,7 @@ cdef class VllmScheduler(OffloadScheduler):
         self.pool.release_private(reserved)
         return 0
 
-    cdef int64_t set_aside(self) except -1 nogil:
+    cdef int64_t set_aside(self, double now_ms) except -1 nogil:
         """Blocks for the longest bursts of all ready requests, preempting until they are there; returns their number.
 
         Requests can take the pool from each other in turns for ever (the reference does): after a long time without
@@ -497,8 +499,7 @@ cdef class VllmScheduler(OffloadScheduler):
             if self.num_ready == 0 or self.pool.acquire(NULL, 0, needed) == POOL_OK:
                 break
             if self.fail_hopeless_bursts() == 0:
-                if self.passes_without_gain >= (
-                        MAX_FRUITLESS_BURSTS_HELD if self.handoffs.waits_outside() else MAX_FRUITLESS_BURSTS):
+                if self.goes_in_circles(now_ms):
                     self._leave_running(self.running[0 if self.preempt_first else self.num_running - 1], TERM_FAILED,
                                         REASON_BURST_OVER_POOL, self.pool.active() + needed, self.pool.num_blocks)
                 else:
@@ -513,6 +514,16 @@ cdef class VllmScheduler(OffloadScheduler):
         if self.pool.num_removed > 0:
             self.publish_removed()
         return needed
+
+    cdef bint goes_in_circles(self, double now_ms) noexcept nogil:
+        """Whether requests have preempted each other for too long. What a transfer takes has nothing to do with passes."""
+        cdef double elapsed_ms = now_ms - self.fruitless_since_ms
+        if not self.handoffs.waits_outside():
+            return self.passes_without_gain >= MAX_FRUITLESS_BURSTS
+        if self.passes_without_gain < MIN_FRUITLESS_BURSTS_HELD:
+            return False
+        return (elapsed_ms == 0.0 or elapsed_ms >= MIN_FRUITLESS_HELD_MS
+                or self.passes_without_gain >= MAX_FRUITLESS_BURSTS_HELD)
 
     cdef int fail_hopeless_bursts(self) except -1 nogil:
         """End ready requests whose burst would not fit into an empty pool; the reference runs for ever on them."""

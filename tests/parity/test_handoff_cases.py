@@ -77,3 +77,19 @@ def test_a_request_that_can_never_progress_fails_alone(key: str, tmp_path: Path)
     assert "effect-free zero-duration pass" in ALL[key]["expect"]["error"]
     (record,) = run(ALL[key], tmp_path).records()
     assert (record["terminal_status"], record["failure_reason"]) == STUCK[key]
+
+
+def test_bursts_that_preempt_each_other_go_on_until_a_transfer_has_ended(tmp_path: Path) -> None:
+    """61 682 passes of 17 ns, in which a prefill worker has no room for drafts; the figures are the reference's."""
+    prefill = {"block_size": 8, "num_gpu_blocks": 4, "worker_type": "prefill", "speedup_ratio": 1e6, "aic_nextn": 4}
+    prefill |= {"kv_transfer_bandwidth": 1.0, "kv_transfer_bytes_per_token": 65536}
+    decode = {"block_size": 8, "num_gpu_blocks": 20, "worker_type": "decode"}
+    decode["timing_model"] = {"type": "fixed", "prefill_ms": 17.5, "decode_ms": 0.0}
+    rows = [{"timestamp": 0, "input_length": 16, "output_length": 2, "hash_ids": [0, 1]}]
+    rows.append({"timestamp": 0, "input_length": 8, "output_length": 2, "hash_ids": [10]})
+    case = {"trace": rows, "workers": {"prefill": 1, "decode": 1}, "trace_block_size": 8}
+    case |= {"prefill_config": {"engine": prefill}, "decode_config": {"engine": decode}}
+    first, second = run(case, tmp_path).records()
+    told = ("source_held_ms", "admission_count", "terminal_time_ms")
+    assert [first[key] for key in told] == [1.7e-05, 2, 1.048593]
+    assert [second[key] for key in told] == [1.0486110000009063, 61684, 1.5728990000009064]

@@ -41,10 +41,7 @@ def run(key: str, folder: Path, clock: str | None = None, level: str = "tokens",
         return replay(trace, None, options, event_level=level, realtime=realtime, **configs, **outputs)
 
 
-WITH_A_TIER = ("d43", "d44")  # host memory of one pool: not built in real time
-
-
-@pytest.mark.parametrize("key", [key for key in RUNS if key not in WITH_A_TIER])
+@pytest.mark.parametrize("key", RUNS)
 def test_every_clock_and_every_reader(key: str, tmp_path: Path) -> None:
     logs = {}
     for clock in (None, "nominal", "measured"):
