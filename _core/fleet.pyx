@@ -368,9 +368,10 @@ cdef class Fleet(Intake):
                     self._account()
                     return FLEET_SAMPLE
             if self.stage == STAGE_AGAIN:
-                self.first_round, self.stage = False, STAGE_ARRIVALS
+                self.first_round = False
                 if not self.disaggregated and self.tell_ends():
                     return FLEET_ENDS
+                self.stage = STAGE_ARRIVALS
                 if self.disaggregated or self.arrivals.next_due() <= self.now_ms:
                     continue
                 if self.shares_memory and not self.looked_last:

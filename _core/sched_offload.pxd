@@ -26,6 +26,7 @@ cdef class OffloadScheduler(HostedScheduler):
     cdef bint started_load               # in the pass being executed
     cdef bint may_give_back              # in the pass being executed, a request may give back what it loaded
     cdef bint is_last_resort             # the next pass may
+    cdef bint hopes                      # somebody can only go on if another worker stores what it needs
     cdef bint gave_back                  # in the pass being executed, a request gave the blocks back that it had loaded
     cdef bint looks_again                # a copy has ended since the last pass
     cdef int64_t num_seen                # times at which this rank saw that a copy has ended

@@ -51,7 +51,7 @@ cdef class OffloadScheduler(HostedScheduler):
         self.aside_at = 0
         self.started_load = self.looks_again = self.gave_back = self.nudged = False
         self.may_give_back = self.is_last_resort or not self.is_shared
-        self.is_last_resort = False
+        self.is_last_resort = self.hopes = False
         self.num_promised = -1
 
     cdef int32_t next_in_turn(self, bint* is_aside) noexcept nogil:
@@ -119,8 +119,6 @@ cdef class OffloadScheduler(HostedScheduler):
         cdef int64_t i
         cdef int64_t matched = 0
         cdef bint busy = False
-        if self.is_shared and base < hosted.num_keys:
-            self.shared.advance(self.pass_start_ms)
         for i in range(base, hosted.num_keys):
             if self.tier.entry_of(self._key_of(hosted, i)) == NONE:
                 break
@@ -246,6 +244,11 @@ cdef class OffloadScheduler(HostedScheduler):
                     and self._read_of(request, hosted, i) != NONE):
                 return 0             # what stands in the block is not written yet
         self._keys(hosted, first, end)
+        if self.is_shared:
+            for i in range(first, end):
+                if self.tier.entry_of(self._key_of(hosted, i)) == NONE:
+                    self.shared.advance(self.pass_start_ms)
+                    break
         store = self.tier.prepare_store(self.identities, end - first, request.ordinal)
         if store == STORE_RETRY:
             return 0
@@ -330,16 +333,18 @@ cdef class OffloadScheduler(HostedScheduler):
         return True
 
     cdef bint nothing_moves(self, double now_ms) noexcept nogil:
-        """Where requests that have loaded hold each other up, one of them gives its blocks back when nobody else moves."""
+        """Where requests that have loaded hold each other up, one of them gives its blocks back when nobody else moves; who
+        hoped for what others would store does so no more."""
         cdef int64_t i
+        cdef bint looks = self.hopes
         if not self.is_shared or not self.stalled:
             return False
         for i in range(self.num_aside):
-            if self.hosted[self.aside[i]].loaded:
-                self.is_last_resort = self.nudged = True
-                self.nudged_ms = now_ms
-                return True
-        return False
+            looks = looks or self.hosted[self.aside[i]].loaded
+        if looks:
+            self.is_last_resort = self.nudged = True
+            self.nudged_ms = now_ms
+        return looks
 
     cdef int process_internal(self, double now_ms, EventBuffer out) except -1 nogil:
         if self.nudged:

@@ -575,7 +575,11 @@ cdef class VllmScheduler(OffloadScheduler):
             self.end_request(slot, TERM_FAILED, REASON_GROWTH_OVER_POOL, blocks, self.pool.num_blocks)
         elif (not self.chunked_prefill and request.n_in - request.computed > self.max_num_batched_tokens
                 and not self.handoffs.waits_outside()):
-            # What handoffs still bring or give back may be the room, or the prefix, with which the rest fits the budget.
+            # What handoffs still bring or give back may be the room, or the prefix, with which the rest fits the budget; so may
+            # what another worker stores in memory that they share.
+            if self.is_shared and not self.may_give_back:
+                self.stalled = self.hopes = True
+                return 0
             self._take_out(slot)
             self.end_request(slot, TERM_FAILED, REASON_PROMPT_OVER_BUDGET, request.n_in, self.max_num_batched_tokens)
         return 0

@@ -26,10 +26,12 @@ cdef class SharedTier(HostTier):
     cdef int begin_copy(self, Transfer* load, int32_t member, double at_ms) except -1 nogil
     cdef void claim_store(self, int32_t member, int32_t* sources) noexcept nogil
     cdef int _reserve_left(self, int64_t n) except -1 nogil
+    cdef int _take_ended(self, bint is_store, double end_ms) except -1 nogil
     cdef double _rate(self, bint is_store, TransferRing* ring, Transfer* transfer, double now_ms) noexcept nogil
     cdef bint _step(self, bint is_store, double* now_ms, double to_ms) noexcept nogil
     cdef void _read_left(self, bint is_store) noexcept nogil
     cdef double _next_begin(self, TransferRing* ring) noexcept nogil
     cdef double _next_end(self, bint is_store) noexcept nogil
     cdef void _run_to(self, bint is_store, double to_ms) noexcept nogil
+    cdef void _count(self, double at_ms) noexcept nogil
     cdef int _deliver(self, bint is_store, double end_ms) except -1 nogil

@@ -22,6 +22,11 @@ cdef bint _any_of(TransferRing* ring, int32_t member) noexcept nogil:
     return False
 
 
+cdef bint _goes_before(Transfer* one, Transfer* other) noexcept nogil:
+    """Of copies of one direction that end at the same time the one that was prepared first goes first."""
+    return one.is_store == other.is_store and one.end_ms == other.end_ms and one.ordinal < other.ordinal
+
+
 cdef class SharedTier(HostTier):
     """Host memory of several ranks.
 
@@ -149,41 +154,66 @@ cdef class SharedTier(HostTier):
     # -- time -------------------------------------------------------------------------------------
 
     cdef int advance(self, double at_ms) except -1 nogil:
-        """Whatever ends by then has ended, in order: the earlier first, a store before a load."""
-        cdef double store_ms, load_ms
+        """Whatever ends by then has ended, in order: the earlier first, a store before a load. Whenever a copy begins or
+        ends, those of the other direction are counted, too."""
+        cdef double store_ms, load_ms, begin_ms
         while True:
-            store_ms = self._next_end(True)
-            load_ms = self._next_end(False)
-            if not min(store_ms, load_ms) <= at_ms:
+            store_ms, load_ms = self._next_end(True), self._next_end(False)
+            begin_ms = min(self._next_begin(&self.stores), self._next_begin(&self.loads))
+            if not min(begin_ms, min(store_ms, load_ms)) <= at_ms:
                 break
+            self._count(min(begin_ms, min(store_ms, load_ms)))
+            if begin_ms < min(store_ms, load_ms):
+                continue
             if store_ms <= load_ms:
                 self._deliver(True, store_ms)
             else:
                 self._deliver(False, load_ms)
-        self._run_to(True, max(at_ms, self.counted_ms[True]))
-        self._run_to(False, max(at_ms, self.counted_ms[False]))
-        self.clock_ms = max(self.clock_ms, at_ms)
+        self._count(at_ms)
         self.now_ms = self.clock_ms
         return 0
 
+    cdef void _count(self, double at_ms) noexcept nogil:
+        """Count what was copied until then in both directions; nothing ends before."""
+        self._run_to(True, max(at_ms, self.counted_ms[True]))
+        self._run_to(False, max(at_ms, self.counted_ms[False]))
+        self.clock_ms = max(self.clock_ms, at_ms)
+
     cdef int _deliver(self, bint is_store, double end_ms) except -1 nogil:
-        """What ends at the next end of a direction has ended."""
+        """What ends at the next end of a direction has ended, in the order in which it began."""
+        cdef Transfer* done
+        cdef int64_t first = self.delivered.count
+        cdef int64_t i, j
+        self._take_ended(is_store, end_ms)
+        while self._next_end(is_store) <= end_ms:    # rounding left something of a copy that ends with another
+            self._run_to(is_store, end_ms)
+            self._take_ended(is_store, end_ms)
+        for i in range(first, self.delivered.count):
+            done = transfer_at(&self.delivered, i)
+            self.conclude(done)
+            for j in range(self.num_members):
+                if j != done.member:
+                    self.woken[j] = 1
+        return 0
+
+    cdef int _take_ended(self, bint is_store, double end_ms) except -1 nogil:
+        """Copies of a direction of which nothing is left go to those that have ended, by their number."""
         cdef TransferRing* ring = &self.stores if is_store else &self.loads
-        cdef Transfer done
+        cdef Transfer ended
         cdef int64_t i = 0
         cdef int64_t j
-        self._run_to(is_store, end_ms)
         while i < ring.count:
-            if transfer_at(ring, i).from_ms <= end_ms and transfer_at(ring, i).left_bytes <= 0.0:
-                take_transfer(ring, i, &done)
-                done.end_ms = end_ms
-                self.conclude(&done)
-                push_transfer(&self.delivered)[0] = done
-                for j in range(self.num_members):
-                    if j != done.member:
-                        self.woken[j] = 1
-            else:
+            if transfer_at(ring, i).from_ms > end_ms or transfer_at(ring, i).left_bytes > 0.0:
                 i += 1
+                continue
+            take_transfer(ring, i, &ended)
+            ended.end_ms = end_ms
+            push_transfer(&self.delivered)
+            j = self.delivered.count - 1
+            while j > 0 and _goes_before(&ended, transfer_at(&self.delivered, j - 1)):
+                transfer_at(&self.delivered, j)[0] = transfer_at(&self.delivered, j - 1)[0]
+                j -= 1
+            transfer_at(&self.delivered, j)[0] = ended
         self.end_ms[is_store] = NAN
         return 0
 

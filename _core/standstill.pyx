@@ -2,8 +2,8 @@
 
 Workers with memory of their own let others go first behind a pass of no length (`next_to_run`). Among those that share
 memory, whoever stands still looks again whenever somebody has moved, and what it looks up counts as used. They go one
-pass at a time, the first that has one first. A pass that had an effect starts the round again; one that had none, or
-only began a load, is no move, and nobody makes two of them in a row without being asked again.
+pass at a time, the first that has one first. A pass that had an effect starts the round again; behind one that had none,
+or only began a load, the next worker goes, and nobody makes two of them in a round.
 
 Decides the order of workers at one instant. Never decides what a pass does, nor when a worker may look (onlookers).
 Source: seen on the reference, by the passes it counts for the cadence of prefill (docs/offload.md).
@@ -21,23 +21,13 @@ cdef inline bint _has_anything(Machine machine, double now_ms) noexcept nogil:
             or machine.next_deadline() <= now_ms)
 
 
-cdef enum:
-    STAYS = 0
-    GOES_ON = 1                  # without having moved
-    MOVED = 2
-
-
-cdef inline int _move(Machine machine, double now_ms) except -1 nogil:
-    """Let it go on for at most one pass."""
+cdef inline bint _move(Machine machine, double now_ms) except -1 nogil:
+    """Let it go on for at most one pass; whether that was one with an effect."""
     cdef int64_t before = machine.engine.pass_id
     machine.stops_behind = before + 1
     machine.pump(now_ms, True, True, True)
     machine.stops_behind = INT64_MAX
-    if machine.engine.pass_id == before:
-        return STAYS
-    if machine.engine.pass_moved:
-        return MOVED
-    return GOES_ON if machine.engine.may_start(now_ms) else STAYS
+    return machine.engine.pass_id != before and machine.engine.pass_moved
 
 
 cdef inline bint _rests(Machine machine) noexcept nogil:
@@ -54,15 +44,16 @@ cdef inline bint _learns(Machine machine, double now_ms) noexcept nogil:
 
 
 cdef int move_all(PyObject** workers, int32_t num_workers, double now_ms) except -1 nogil:
-    """Move all workers until each waits for a later time, or stands still."""
+    """Move all workers in turns. Who only began a load, even one that takes no time, goes on in the next round."""
     cdef int32_t i = 0
     cdef int32_t j
-    cdef int how
     while i < num_workers:
-        how = _move(<Machine>workers[i], now_ms) if _has_anything(<Machine>workers[i], now_ms) else STAYS
-        for j in range(num_workers if how == MOVED else 0):
-            _may_look(<Machine>workers[j])
-        i = i + 1 if how == STAYS else 0
+        if _has_anything(<Machine>workers[i], now_ms) and _move(<Machine>workers[i], now_ms):
+            for j in range(num_workers):
+                _may_look(<Machine>workers[j])
+            i = 0
+        else:
+            i += 1
     return 0
 
 

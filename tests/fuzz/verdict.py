@@ -7,7 +7,7 @@ import enum
 import signal
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -128,16 +128,12 @@ def judge(case: Case, runner: Runner, wheel: Wheel, with_passes: bool = False) -
         differences = ["a request failed here, but the wheel ran through"] if failed else []
         if case.format == "synthetic":
             _forget_session_names(theirs["per_request"], ours.records)
-        if _shares_tier(case):
-            theirs, ours = _rounded(theirs), _rounded_outcome(ours)
         differences += _compare(theirs, ours)
         # How a planner sees passes of no length under attention DP is not specified: left out.
         if with_passes and all(record["wall_time"] > 0.0 for record in ours.passes):
             with contextlib.suppress(WheelTimeout):  # a tick a millisecond is too much for a long run
                 passes = wheel.run(trace, config, without_telemetry(case), TICK_MS)["passes"]
                 newest = ours.newest_passes(TICK_MS, case.args.get("max_sim_time_ms"))
-                if _shares_tier(case):
-                    passes, newest = _rounded(passes), _rounded(newest)
                 differences += compare.compare_passes(busy(passes), busy(newest))
         return Verdict(Kind.COMPARED, differences)
 
@@ -151,31 +147,6 @@ def _is_stuck(record: Mapping[str, Any]) -> bool:
 def _backend(case: Case) -> str:
     pool = case.config.get("prefill", case.config)
     return str((pool.get("engine") or {}).get("backend", "vllm"))
-
-
-def _shares_tier(case: Case) -> bool:
-    """Workers share host memory: the last bits of copies that share a lane are not compared, docs/deviations.md."""
-    tier = (case.config.get("engine") or {}).get("native_host_offload") or {}
-    return bool(tier.get("scope") == "cluster_shared")
-
-
-def _rounded(told: Any) -> Any:
-    """Numbers to ten digits."""
-    if isinstance(told, float):
-        return float(f"{told:.10g}")
-    if isinstance(told, Mapping):
-        return {key: _rounded(value) for key, value in told.items()}
-    return [_rounded(value) for value in told] if isinstance(told, list | tuple) else told
-
-
-def _rounded_outcome(ours: Outcome) -> Outcome:
-    return replace(
-        ours,
-        records=_rounded(ours.records),
-        summary=_rounded(ours.summary),
-        telemetry=_rounded(ours.telemetry),
-        passes=_rounded(ours.passes),
-    )
 
 
 def _forget_session_names(theirs: Sequence[dict[str, Any]], ours: Sequence[dict[str, Any]]) -> None:
