@@ -27,6 +27,7 @@ from .event_buffer cimport (
     EV_RESUMED,
     EV_SECOND_TOKEN,
     EV_TERMINAL,
+    RES_NOOP,
     STAGE_DESTINATION_ACCEPTED,
     STAGE_DESTINATION_ACTIVATED,
     STAGE_DESTINATION_RESERVED,
@@ -93,6 +94,11 @@ STAGE_COLUMN_TYPES = {
 _STAGE_READMISSION_TYPES = {"readmission_decode": "i1"}
 
 
+cdef inline bint _did_nothing(const Event* event) noexcept nogil:
+    """Whether it is a command of a handoff that had no effect: what its rank holds then is shown to nobody."""
+    return event.kind == EV_COMMAND and event.b == RES_NOOP and event.a >= CMD_SUBMIT_PREFILL
+
+
 @cython.final
 cdef class Collector:
     def __cinit__(self, int32_t num_workers, int32_t dp_size, int32_t num_prefill_workers=0, bint counts_lookups=False):
@@ -145,7 +151,8 @@ cdef class Collector:
             elif event.kind == EV_RESUMED:
                 self._gap_pool.resume(self._row_of(event), self._rank_of(event), event.t_ms, event.x)
             elif event.kind == EV_GAUGES:
-                self._publish_gauges(event)
+                if i == 0 or not _did_nothing(&records[i - 1]):
+                    self._publish_gauges(event)
             elif event.kind == EV_ARRIVAL:
                 self._arrive(event)
             elif event.kind == EV_ADMISSION:

@@ -29,6 +29,7 @@ cdef class Engine:
     cdef bint pass_only_copies           # all that ranks did was to begin copies, and others go first behind that
 
     cdef bint is_ready(self) noexcept nogil
+    cdef bint has_work(self) noexcept nogil
     cdef bint may_start(self, double now_ms) noexcept nogil
     cdef bint drained(self) noexcept nogil
     cdef int execute_pass(self, double now_ms, EventBuffer out) except -1 nogil

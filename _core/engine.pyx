@@ -115,9 +115,11 @@ cdef class Engine:
         free(self.ranks)
 
     cdef bint is_ready(self) noexcept nogil:
+        return not self.in_pass and not self.poisoned and self.has_work()
+
+    cdef bint has_work(self) noexcept nogil:
+        """Whether a pass could change anything at some rank."""
         cdef int32_t i
-        if self.in_pass or self.poisoned:
-            return False
         for i in range(self.dp_size):
             if (<Scheduler>self.ranks[i]).has_work():
                 return True
@@ -295,6 +297,8 @@ cdef class Engine:
             if (<Scheduler>self.ranks[i]).next_internal_ms() <= now_ms:
                 in_line = (<Scheduler>self.ranks[i]).process_internal(now_ms, out) or in_line
                 worked += 1
+        if self.shares_tier and self.has_work():
+            in_line = False      # a pass begins, which serves lines at its end
         for i in range(self.dp_size if in_line else 0):
             (<Scheduler>self.ranks[i]).serve_line(now_ms, out)
         out.records[head].a = worked

@@ -580,6 +580,9 @@ cdef class Fleet(Intake):
     cdef int run_machines(self) except -1 nogil:
         cdef int32_t i = 0
         if self.shares_memory:               # a sample is nothing that happens
+            for i in range(self.num_workers if self.disaggregated else 0):
+                if self._copy_ends(i):
+                    self._note_event()
             return 0 if self.only_sample else move_all(self.workers, self.num_workers, self.now_ms)
         while i < self.num_workers:
             self.effects_before = effects_of(<Machine>self.workers[i])

@@ -82,6 +82,7 @@ cdef class HostTier:
     cdef int64_t cohort_capacity
 
     cdef int32_t entry_of(self, int32_t identity) noexcept nogil
+    cdef bint lacks_any(self, const int32_t* identities, int64_t n) noexcept nogil
     cdef bint is_stored_by(self, int32_t identity, int64_t ordinal) noexcept nogil
     cdef int64_t num_stored(self) noexcept nogil
     cdef int64_t load_of(self, int32_t identity) noexcept nogil

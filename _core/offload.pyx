@@ -123,6 +123,14 @@ cdef class HostTier:
         """Whether a block that has an entry is still to be brought."""
         return self.entries[self.keys.heads[identity]].store != NONE
 
+    cdef bint lacks_any(self, const int32_t* identities, int64_t n) noexcept nogil:
+        """Whether one of these blocks has no entry."""
+        cdef int64_t i
+        for i in range(n):
+            if self.keys.heads[identities[i]] == NONE:
+                return True
+        return False
+
     cdef bint is_stored_by(self, int32_t identity, int64_t ordinal) noexcept nogil:
         """Whether that store brings a block that has an entry."""
         return self.entries[self.keys.heads[identity]].store == ordinal

@@ -52,6 +52,8 @@ cdef class OffloadScheduler(HostedScheduler):
     cdef bint stands_by(self) except -1 nogil
     cdef int end_copies(self, EventBuffer out, double at_ms) except -1 nogil
     cdef void _see_end(self) noexcept nogil
+    cdef int _close_behind_copies(self, EventBuffer out, Py_ssize_t head, double end_ms) except -1 nogil
+    cdef bint _try_line(self, double now_ms, EventBuffer out) except -1 nogil
     cdef int _finish(self, Transfer* done, EventBuffer out, double at_ms) except -1 nogil
     cdef int _hold_sources(self, int32_t slot, int64_t first, int64_t end) except -1 nogil
     cdef int _activate(self, int32_t slot) except -1 nogil

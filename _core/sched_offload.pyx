@@ -12,7 +12,7 @@ from libc.math cimport INFINITY, NAN
 from libc.stdlib cimport free, malloc
 
 from .block_pool cimport POOL_OK
-from .event_buffer cimport EV_HOST, HOST_EVICTED, HOST_FENCE, HOST_LOAD_CANCELLED, HOST_LOAD_COMPLETED, HOST_LOAD_RETURNED
+from .event_buffer cimport EV_GAUGES, EV_HOST, HOST_EVICTED, HOST_FENCE, HOST_LOAD_CANCELLED, HOST_LOAD_COMPLETED, HOST_LOAD_RETURNED
 from .event_buffer cimport HOST_LOAD_SCHEDULED, HOST_STORE_COMPLETED, HOST_STORE_PREPARED, HOST_STORE_SUBMITTED, WANT_KV, Event
 from .lanes cimport Envelope
 from .offload cimport STORE_PRESENT, STORE_RETRY, HostTier, Transfer, transfer_at
@@ -244,11 +244,8 @@ cdef class OffloadScheduler(HostedScheduler):
                     and self._read_of(request, hosted, i) != NONE):
                 return 0             # what stands in the block is not written yet
         self._keys(hosted, first, end)
-        if self.is_shared:
-            for i in range(first, end):
-                if self.tier.entry_of(self._key_of(hosted, i)) == NONE:
-                    self.shared.advance(self.pass_start_ms)
-                    break
+        if self.is_shared and self.tier.lacks_any(self.identities, end - first):
+            self.shared.advance(self.pass_start_ms)
         store = self.tier.prepare_store(self.identities, end - first, request.ordinal)
         if store == STORE_RETRY:
             return 0
@@ -347,12 +344,13 @@ cdef class OffloadScheduler(HostedScheduler):
         return looks
 
     cdef int process_internal(self, double now_ms, EventBuffer out) except -1 nogil:
+        cdef int64_t seen = self.num_seen
         if self.nudged:
             self.nudged = self.stalled = False
             if self.next_internal_ms() > now_ms:
                 return 0
         self.end_copies(out, now_ms)
-        return self.handoffs.num_pending > 0
+        return self.handoffs.num_pending > 0 and self.num_seen > seen
 
     cdef int end_copies(self, EventBuffer out, double at_ms) except -1 nogil:
         """Copies that have ended by then: what they brought is there."""
@@ -372,15 +370,15 @@ cdef class OffloadScheduler(HostedScheduler):
         return 0
 
     cdef void _see_end(self) noexcept nogil:
-        """A copy has ended: whoever was told to wait may ask again."""
+        """A copy has ended: whoever was told to wait may ask again, and who is first in line for blocks may try."""
         self.stalled, self.looks_again = False, True
         self.num_seen += 1
+        self.handoffs.generation += 1
 
     cdef int _finish(self, Transfer* done, EventBuffer out, double at_ms) except -1 nogil:
         """One copy of this rank has ended."""
         self._see_end()
         free(done.entries)
-        self.handoffs.generation += 1    # who was refused blocks that were being read may have them now
         if done.sources is not NULL:
             self.pool.release_cached(done.sources, done.num_entries)
             free(done.sources)
@@ -403,40 +401,55 @@ cdef class OffloadScheduler(HostedScheduler):
 
     cdef int hand_off(self, Envelope* envelope, double now_ms, bint in_pass, EventBuffer out) except -1 nogil:
         """As HostedScheduler.hand_off; copies that have ended are seen first, without serving the line for them."""
-        if self.has_tier and not in_pass:
+        if self.has_tier and not in_pass and not (self.is_shared and self.shared.next_of(self.member) > now_ms):
             self.end_copies(out, now_ms)
         return HostedScheduler.hand_off(self, envelope, now_ms, in_pass, out)
 
     cdef int publish_end(self, EventBuffer out, double end_ms) except -1 nogil:
         cdef Transfer submitted
         cdef Transfer* store
+        cdef Py_ssize_t head = out.count
         HostedScheduler.publish_end(self, out, end_ms)
         if not self.has_tier:
             return 0
         if self.holds_copies:
             self.holds_copies = False
-            return self.serve_line(end_ms, out)
+            return self._close_behind_copies(out, head, end_ms)
         self.end_copies(out, end_ms)
         if self.is_shared:
             while self.shared.submit_of(self.member, end_ms, &submitted):
                 self._tell_host(out, end_ms, submitted.request, HOST_STORE_SUBMITTED, submitted.number,
                                 submitted.num_entries, NAN)
-            self.end_copies(out, end_ms)
-            return self.publish_gauges(out, end_ms, 0, False)    # stores hold blocks, and some gave theirs back
-        while True:
-            store = self.tier.next_to_submit(end_ms)
-            if store is NULL:
-                break
-            self._tell_host(out, end_ms, store.request, HOST_STORE_SUBMITTED, store.number, store.num_entries, store.end_ms)
+        else:
+            while True:
+                store = self.tier.next_to_submit(end_ms)
+                if store is NULL:
+                    break
+                self._tell_host(out, end_ms, store.request, HOST_STORE_SUBMITTED, store.number, store.num_entries, store.end_ms)
         self.end_copies(out, end_ms)
-        return self.serve_line(end_ms, out)
+        return self._close_behind_copies(out, head, end_ms)
+
+    cdef int _close_behind_copies(self, EventBuffer out, Py_ssize_t head, double end_ms) except -1 nogil:
+        """The pass is over and its copies are seen: those in line are tried, and its gauges say what came of it."""
+        cdef Py_ssize_t i
+        if self._try_line(end_ms, out):
+            self.publish_gauges(out, end_ms, 0, False)
+            out.count -= 1
+            for i in range(head, out.count):
+                if out.records[i].kind == EV_GAUGES:
+                    out.records[i] = out.records[out.count]
+        return 0
 
     cdef int serve_line(self, double now_ms, EventBuffer out) except -1 nogil:
-        """Copies have ended, or could have: try the head of the line."""
+        """Copies have ended: try the head of the line."""
+        return self.publish_gauges(out, now_ms, 0, False) if self._try_line(now_ms, out) else 0
+
+    cdef bint _try_line(self, double now_ms, EventBuffer out) except -1 nogil:
+        """Try the head of the line, if there is one; whether gauges may be others now: stores may have given blocks back."""
         if self.handoffs.num_pending == 0:
-            return 0
+            return self.is_shared
         self.reserve_head(now_ms, out)
-        return self.publish_gauges(out, now_ms, 0, False)
+        return True
 
     cdef int close_pass(self, EventBuffer out, double end_ms) except -1 nogil:
         """With a tier, those in line are looked at behind the copies of the pass: they may wait for one."""
@@ -485,7 +498,10 @@ cdef class OffloadScheduler(HostedScheduler):
         return self.is_shared and self.hosted[slot].asked_at == self.num_seen
 
     cdef void wake(self) noexcept nogil:
-        """As for any rank with handoffs; copies wake a rank by themselves."""
+        """As for any rank with handoffs; copies wake a rank by themselves. Those of siblings that ended with the pass are
+        seen with it: they are no occasion of their own for the line."""
+        if self.is_shared and self.handoffs.num_pending > 0 and self.shared.take_wake(self.member):
+            self._see_end()
         if not self.has_tier or self.handoffs.num_owned > 0:
             HostedScheduler.wake(self)
 

@@ -4,10 +4,17 @@ from libc.stdint cimport int32_t, int64_t
 from .offload cimport HostTier, Transfer, TransferRing
 
 
+cdef struct Link:                # of one member; what HostTier says of one rank
+    double d2h_gbps
+    double h2d_gbps
+    double latency_ms
+
+
 cdef class SharedTier(HostTier):
     cdef readonly double shared_d2h_gbps     # of all together; 0 = no limit
     cdef readonly double shared_h2d_gbps
-    cdef readonly int32_t num_members
+    cdef readonly int32_t num_members    # those that joined
+    cdef Link* links                     # (number of members,) owned
     cdef double clock_ms
     cdef double[2] counted_ms                # until when `left_bytes` of loads, of stores are counted
     cdef double[2] end_ms                    # next end of each, if nothing else happens; NaN = to be found

@@ -9,7 +9,7 @@ Decides: when a copy ends. Never decides what is stored or loaded, nor what a me
 Source: hand-off and offload specification, section 14.
 """
 from libc.math cimport INFINITY, NAN
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 
 from .offload cimport HostTier, free_ring, push_transfer, take_transfer, transfer_at
 
@@ -33,21 +33,31 @@ cdef class SharedTier(HostTier):
     Args:
         num_members: ranks, numbered in the order in which they join.
         shared_d2h_gbps, shared_h2d_gbps: bandwidth of all of them together [10^9 bytes/s]; 0 = no limit.
-        The rest as in HostTier; its bandwidths are those of the link of one rank.
+        The rest as in HostTier; bandwidths and latency are those of the link of each rank, see `set_link`.
     """
 
     def __cinit__(self, int64_t num_blocks, double block_bytes, double d2h_gbps, double h2d_gbps, double latency_ms,
                   int64_t block_size, int64_t trace_block_size, double shared_d2h_gbps, double shared_h2d_gbps,
                   int32_t num_members):
+        cdef int32_t i
         self.shared_d2h_gbps, self.shared_h2d_gbps = shared_d2h_gbps, shared_h2d_gbps
         self.woken = <char*>calloc(num_members, 1)
-        if self.woken is NULL:
+        self.links = <Link*>malloc(num_members * sizeof(Link))
+        if self.woken is NULL or self.links is NULL:
             raise MemoryError(f"{num_members} members")
+        for i in range(num_members):
+            self.set_link(i, d2h_gbps, h2d_gbps, latency_ms)
         self.end_ms[0] = self.end_ms[1] = INFINITY
+
+    def set_link(self, int32_t member, double d2h_gbps, double h2d_gbps, double latency_ms):
+        """A member, which need not have joined yet, has another link than the others."""
+        self.links[member].d2h_gbps, self.links[member].h2d_gbps = d2h_gbps, h2d_gbps
+        self.links[member].latency_ms = latency_ms
 
     def __dealloc__(self):
         free_ring(&self.delivered)
         free(self.woken)
+        free(self.links)
         free(self.left)
 
     cdef int32_t join(self) except -1:
@@ -109,7 +119,7 @@ cdef class SharedTier(HostTier):
         for i in range(ring.count):
             if transfer_at(ring, i).ordinal == ordinal:
                 load = transfer_at(ring, i)
-        load.from_ms = at_ms + self.latency_ms
+        load.from_ms = at_ms + self.links[member].latency_ms
         load.left_bytes = <double>load.num_entries * self.block_bytes
         load.end_ms = NAN
         self._reserve_left(ring.count)
@@ -219,7 +229,8 @@ cdef class SharedTier(HostTier):
 
     cdef double _rate(self, bint is_store, TransferRing* ring, Transfer* transfer, double now_ms) noexcept nogil:
         """Share of a copy that has begun [bytes/ms]."""
-        cdef double link = self.d2h_gbps if is_store else self.h2d_gbps
+        cdef Link* own = &self.links[transfer.member]
+        cdef double link = own.d2h_gbps if is_store else own.h2d_gbps
         cdef double pool = self.shared_d2h_gbps if is_store else self.shared_h2d_gbps
         cdef double rate = INFINITY
         cdef int64_t i

@@ -10,7 +10,7 @@ Source: seen on the reference, by the passes it counts for the cadence of prefil
 """
 from libc.stdint cimport INT64_MAX, int64_t
 
-from .driver cimport PHASE_IDLE, Machine
+from .driver cimport PHASE_IDLE, PHASE_SNAPSHOT, PHASE_TURN, Machine
 
 
 cdef inline bint _has_anything(Machine machine, double now_ms) noexcept nogil:
@@ -24,6 +24,8 @@ cdef inline bint _has_anything(Machine machine, double now_ms) noexcept nogil:
 cdef inline bint _move(Machine machine, double now_ms) except -1 nogil:
     """Let it go on for at most one pass; whether that was one with an effect."""
     cdef int64_t before = machine.engine.pass_id
+    if machine.phase == PHASE_SNAPSHOT and machine.engine.next_internal_deadline() <= now_ms:
+        machine.phase = PHASE_TURN           # it was given a command while its copies were held back
     machine.stops_behind = before + 1
     machine.pump(now_ms, True, True, True)
     machine.stops_behind = INT64_MAX

@@ -6,7 +6,7 @@ Decides how configuration keys map to arguments of the core. Never runs anything
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,16 +61,20 @@ def _load_profile(path: str) -> dict[str, Any]:
     return arrays
 
 
-_SHARED_GBPS = 80.0  # of a shared tier for which nothing is said, as on the reference
+def build_shared_tier(sharers: Sequence[tuple[EngineConfig, int]], trace_block_size: int) -> SharedTier | None:
+    """The host tier of the ranks that share one, None where none does.
 
-
-def build_shared_tier(config: EngineConfig, trace_block_size: int, num_ranks: int) -> SharedTier | None:
-    """The host tier of all ranks of a replay, None where none is set or each has its own."""
-    offload = config.native_host_offload
-    if offload is None or not config.shares_tier:
+    Args:
+        sharers: configurations that may share it, in the order of their workers, each with the number of its ranks;
+            those that do agree on it.
+    """
+    sharers = [(config, num_ranks) for config, num_ranks in sharers if config.shares_tier]
+    if not sharers:
         return None
+    config, offload = sharers[0][0], sharers[0][0].native_host_offload
+    assert offload is not None, "who shares a tier has one"
     assert config.kv_cache_bytes_per_token is not None, "a tier needs the size of a block"
-    return SharedTier(
+    tier = SharedTier(
         min(offload.num_host_blocks, COUNT_MAX),
         float(config.block_size * config.kv_cache_bytes_per_token),
         offload.d2h_bandwidth_gbps,
@@ -78,10 +82,17 @@ def build_shared_tier(config: EngineConfig, trace_block_size: int, num_ranks: in
         offload.latency_to_first_byte_ms,
         config.block_size,
         trace_block_size,
-        _SHARED_GBPS if offload.shared_d2h_bandwidth_gbps is None else offload.shared_d2h_bandwidth_gbps,
-        _SHARED_GBPS if offload.shared_h2d_bandwidth_gbps is None else offload.shared_h2d_bandwidth_gbps,
-        num_ranks,
+        *offload.gbps_of_all,
+        sum(num_ranks for _, num_ranks in sharers),
     )
+    member = 0
+    for config, num_ranks in sharers:
+        link = config.native_host_offload
+        assert link is not None, "who shares a tier has one"
+        for _ in range(num_ranks):
+            tier.set_link(member, link.d2h_bandwidth_gbps, link.h2d_bandwidth_gbps, link.latency_to_first_byte_ms)
+            member += 1
+    return tier
 
 
 def build_tier(config: EngineConfig, trace_block_size: int) -> HostTier | None:
@@ -129,7 +140,6 @@ def _num_blocks(config: EngineConfig) -> int:
 
 
 def _vllm_rank(config: EngineConfig, worker: int, rank: int, sampler_seed: int, parts: RankParts) -> Scheduler:
-    shared_tier = parts.shared_tier
     return VllmScheduler(
         worker,
         rank,
@@ -153,7 +163,7 @@ def _vllm_rank(config: EngineConfig, worker: int, rank: int, sampler_seed: int, 
         knows_outputs=parts.knows_outputs,
         free_prefill=config.worker_type == "decode",
         free_decode=config.worker_type == "prefill",
-        tier=build_tier(config, parts.trace_block_size) if shared_tier is None else shared_tier,
+        tier=parts.shared_tier if config.shares_tier else build_tier(config, parts.trace_block_size),
     )
 
 
@@ -250,7 +260,7 @@ def build_machine(
             those of prompts, too, at positions below 0.
         knows_outputs: hash ids stand for engine blocks and go on behind the prompt, for what will be generated.
         policy: who goes first, who is preempted, who may enter; None is first come, first served.
-        shared_tier: the host tier, where the ranks of all workers share it.
+        shared_tier: the host tier that ranks share, for those that do.
         seed_worker: number of the worker among those of its kind, where that is not `worker`; seeds are made from it.
 
     Raises:

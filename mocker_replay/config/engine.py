@@ -21,6 +21,7 @@ from mocker_replay.config.timing import TimingModel
 from mocker_replay.errors import ConfigError, Fault
 
 _ONLY_WHEN_SET = ("kv_cache_bytes_per_token", "native_host_offload")
+_SHARED_GBPS = 80.0  # of a shared tier for which nothing is said, as on the reference
 # Beyond these nothing real lies, and the process would run out of numbers or of memory.
 BLOCK_SIZE_MAX = 2**31 - 1  # tokens
 DP_SIZE_MAX = 4096  # ranks a worker
@@ -53,6 +54,13 @@ class HostOffloadSettings(Struct, frozen=True):
     shared_d2h_bandwidth_gbps: float | None = None  # of all ranks together, with scope cluster_shared; None: 80
     shared_h2d_bandwidth_gbps: float | None = None
     kv_layout_id: str | None = None
+
+    @property
+    def gbps_of_all(self) -> tuple[float, float]:
+        """Bandwidth of all ranks that share a tier together, to the host and back."""
+        of_all = (self.shared_d2h_bandwidth_gbps, self.shared_h2d_bandwidth_gbps)
+        to_host, back = (_SHARED_GBPS if gbps is None else gbps for gbps in of_all)
+        return to_host, back
 
     def to_mapping(self) -> dict[str, object]:
         """What was set; as the reference's normaliser prints it."""
@@ -171,7 +179,7 @@ class EngineConfig(Struct, frozen=True):
 
     @property
     def shares_tier(self) -> bool:
-        """Whether the ranks of all workers share their host memory."""
+        """Whether its ranks share their host memory, with all other ranks that do."""
         return self.native_host_offload is not None and self.native_host_offload.scope == "cluster_shared"
 
     def require_policies(self, role: str = "aggregated") -> None:
@@ -205,10 +213,6 @@ class EngineConfig(Struct, frozen=True):
             yield origin.fault("engine.block_size", self.block_size, f"must not exceed {BLOCK_SIZE_MAX} tokens here")
         if self.dp_size > DP_SIZE_MAX:
             yield origin.fault("dp_size", self.dp_size, f"must not exceed {DP_SIZE_MAX} ranks here")
-        if self.shares_tier and role != "aggregated":
-            yield self.tier_fault(
-                "not built yet for prefill and decode workers; each rank has memory of its own there", role
-            )
         for key, value in self.unbuilt.items():
             yield origin.fault(f"engine.{key}", value, "not built yet; leave the key out or set it to null")
 

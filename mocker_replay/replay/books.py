@@ -196,9 +196,8 @@ class RunBooks:
         if not self.pools.has_tier:
             return {}
         fields = tier_fields(self.collector.columns(), self.collector.host_steps())
-        if self.engine.shares_tier:
-            tier = self._ranks()[0].tier
-            assert isinstance(tier, SharedTier), "all ranks share one"
+        if self.pools.shares_tier:
+            tier = next(rank.tier for rank in self._ranks() if isinstance(rank.tier, SharedTier))
             names = ("capacity_blocks", "resident_blocks", "used_blocks")
             fields["g2_domains"] = [dict(zip(names, tier.figures(), strict=True))]
         return fields
@@ -236,15 +235,15 @@ class RunBooks:
         """(active, inactive blocks, running, waiting) of each rank."""
         return self.collector.gauges().tolist()  # type: ignore[no-any-return]
 
-    def _gauges_without_cache(self, gauges: Sequence[Sequence[int]]) -> list[Sequence[int]]:
-        """The same where cached pages count as active, whoever uses them: those that requests hold."""
+    def _gauges_of_requests(self, gauges: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+        """The same where blocks count as active that nobody uses: those that requests hold."""
         from mocker_replay._core.sched_pages import PageScheduler
 
         told = list(gauges)
         for machine in self.fleet.machines:
             for rank in machine.engine.schedulers:
                 at = rank.worker * self.pools.dp_size + rank.rank
-                assert isinstance(rank, PageScheduler), "all ranks are of one flavour"
+                assert isinstance(rank, PageScheduler | OffloadScheduler), "a flavour that counts such blocks"
                 told[at] = (rank.held_by_requests(), *told[at][1:])
         return told
 
@@ -258,12 +257,9 @@ class RunBooks:
         status = columns["status"]
         left = [int(row) for row in (status == NOT_TERMINAL).nonzero()[0][:20]]
         gauges = self._gauges()
-        if self.engine.shares_tier:
-            # Stores hold blocks until they end, also between passes, where no gauge is shown.
-            ranks = self._ranks()
-            gauges = [(rank.held_by_requests(), *shown[1:]) for rank, shown in zip(ranks, gauges, strict=True)]
-        elif self.engine.backend == "sglang":
-            gauges = self._gauges_without_cache(gauges)
+        # Stores to shared memory hold blocks until they end, where no gauge is shown, too; cached pages look active.
+        if self.pools.shares_tier or self.engine.backend == "sglang":
+            gauges = self._gauges_of_requests(gauges)
         held = [tuple(int(x) for x in rank) for rank in gauges if rank[0] or rank[2] or rank[3]]
         missing = self.facts.num_rows - int((status != NOT_ARRIVED).sum()) - self.workload.num_skipped
         if left or held or missing:

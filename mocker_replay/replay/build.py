@@ -42,7 +42,7 @@ def build_fleet(
     out = EventBuffer()
     timing = build_timing(pools.engine)
     prefill_timing = timing if pools.prefill is None else build_timing(pools.prefill)
-    shared_tier = build_shared_tier(pools.engine, trace_block_size, pools.num_ranks)
+    shared_tier = build_shared_tier(pools.ranks_by_config(), trace_block_size)
     machines = [
         build_machine(
             pools.config_of(worker), out, worker=worker, trace_block_size=trace_block_size, want=want,

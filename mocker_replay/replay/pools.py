@@ -70,10 +70,21 @@ class Pools(Struct, frozen=True):
         return any(config is not None and config.native_host_offload is not None for config in configs)
 
     @property
+    def shares_tier(self) -> bool:
+        """Whether any workers share host memory."""
+        return any(config.shares_tier for config, _ in self.ranks_by_config())
+
+    @property
     def num_ranks(self) -> int:
         """Ranks of all workers."""
-        ranks = (self.num_workers - self.num_prefill_workers) * self.engine.dp_size
-        return ranks if self.prefill is None else ranks + self.num_prefill_workers * self.prefill.dp_size
+        return sum(num_ranks for _, num_ranks in self.ranks_by_config())
+
+    def ranks_by_config(self) -> list[tuple[EngineConfig, int]]:
+        """Each configuration and how many ranks have it, in the order of the workers."""
+        ranks = [(self.engine, (self.num_workers - self.num_prefill_workers) * self.engine.dp_size)]
+        if self.prefill is not None:
+            ranks.insert(0, (self.prefill, self.num_prefill_workers * self.prefill.dp_size))
+        return ranks
 
     def number_in_pool(self, worker: int) -> int:
         """Number of a worker of the fleet among those of its kind."""
@@ -101,3 +112,22 @@ def _misfits(prefill: EngineConfig, decode: EngineConfig) -> Iterator[Fault]:
         if ours != theirs:
             rule = f"must be that of the decode configuration, {theirs}"
             yield Fault("prefill engine config", 0, f"engine.{field}", show(ours), rule)
+    if prefill.shares_tier and decode.shares_tier:
+        theirs_by_key = dict(_shared_memory(decode))
+        for key, ours in _shared_memory(prefill):
+            if ours != theirs_by_key[key]:
+                rule = f"must be that of the decode configuration, {show(theirs_by_key[key])}: they share one memory"
+                yield Fault("prefill engine config", 0, key, show(ours), rule)
+
+
+def _shared_memory(config: EngineConfig) -> Iterator[tuple[str, object]]:
+    """What all who share host memory must say of it, by key."""
+    offload = config.native_host_offload
+    assert offload is not None, "who shares memory has some"
+    yield "tensor_parallel_size", config.tensor_parallel_size
+    yield "engine.kv_cache_bytes_per_token", config.kv_cache_bytes_per_token
+    path = "engine.native_host_offload"
+    yield f"{path}.kv_layout_id", offload.kv_layout_id
+    yield f"{path}.num_host_blocks", offload.num_host_blocks
+    yield f"{path}.shared_d2h_bandwidth_gbps", offload.gbps_of_all[0]
+    yield f"{path}.shared_h2d_bandwidth_gbps", offload.gbps_of_all[1]

@@ -143,8 +143,11 @@ def _refuse_of_pools(
     """What is not built for all kinds of workers."""
     if pools.has_tier and options.router_mode != "round_robin":
         raise UsageError(f"router_mode {options.router_mode} is not built yet with native_host_offload")
-    if realtime is not None and pools.engine.shares_tier:
-        raise ConfigError.of([pools.engine.tier_fault("not built yet for mode realtime; run it accelerated")])
+    if realtime is not None and pools.shares_tier:
+        rule = "not built yet for mode realtime; run it accelerated"
+        raise ConfigError.of(
+            [config.tier_fault(rule, config.worker_type) for config, _ in pools.ranks_by_config() if config.shares_tier]
+        )
     if policy.scheduling is not None:
         pools.engine.require_policies("aggregated" if pools.prefill is None else "decode")
     if pools.prefill is None:

@@ -11,7 +11,7 @@ import random
 from collections.abc import Collection
 from typing import Any
 
-from tests.fuzz.generate import Draft
+from tests.fuzz.generate import Draft, share_tier
 from tests.parity.cases import Case
 
 # None so high that the clock does not move: the wheel then starts passes before it ends the transfer.
@@ -28,6 +28,27 @@ def make_disaggregated_tier_case(seed: int) -> Case:
     """The same with host tiers: of the prefill workers, of those that decode, or of both."""
     tiered = random.Random(seed).choice((("prefill",), ("decode",), ("prefill", "decode")))
     return _make_case(seed, tiered)
+
+
+def make_disaggregated_shared_tier_case(seed: int) -> Case:
+    """The same with host memory that ranks share: those of the prefill workers, of those that decode, or of all; where
+    one kind shares it, the other may have memory of its own."""
+    rng = random.Random(seed)
+    shared = rng.choice((("prefill",), ("decode",), ("prefill", "decode"), ("prefill", "decode")))
+    tiered = shared if rng.random() < 0.8 else ("prefill", "decode")
+    case = _make_case(seed, tiered)
+    first = case.config[shared[0]]["engine"]
+    of_all = {"num_host_blocks": first["native_host_offload"]["num_host_blocks"]}
+    of_all |= share_tier(rng, first["native_host_offload"])
+    for role in shared:
+        engine = case.config[role]["engine"]
+        tier = engine["native_host_offload"]
+        for lane in ("d2h_bandwidth_gbps", "h2d_bandwidth_gbps"):  # blocks of another size, copied in the same time
+            ratio = first["kv_cache_bytes_per_token"] / engine["kv_cache_bytes_per_token"]
+            tier[lane] = float(f"{tier[lane] * ratio:.6g}")
+        engine["kv_cache_bytes_per_token"] = first["kv_cache_bytes_per_token"]
+        tier |= of_all
+    return case
 
 
 def _make_case(seed: int, tiered: Collection[str]) -> Case:

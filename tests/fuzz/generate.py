@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Mapping
 from typing import Any
 
 from tests.parity.cases import Case
@@ -304,16 +305,22 @@ def make_tier_case(seed: int) -> Case:
     return Case(f"tier-{seed}", "mooncake", config, text, args, {}, npz_arrays=npz)
 
 
+def share_tier(rng: random.Random, tier: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes a host tier one that ranks share."""
+    shared: dict[str, Any] = {"scope": "cluster_shared", "kv_layout_id": "one"}
+    for lane in ("d2h", "h2d"):
+        ratio = rng.choice((None, 0.0, 0.5, 1.0, 1.0, 2.0, 3.0))
+        if ratio is not None:
+            shared[f"shared_{lane}_bandwidth_gbps"] = float(f"{ratio * (tier[f'{lane}_bandwidth_gbps'] or 1.0):.6g}")
+    return shared
+
+
 def make_shared_tier_case(seed: int) -> Case:
     """The same with one host tier of all workers."""
     case = make_tier_case(seed)
     rng = random.Random(seed)
     tier = case.config["engine"]["native_host_offload"]
-    tier |= {"scope": "cluster_shared", "kv_layout_id": "one"}
-    for lane in ("d2h", "h2d"):
-        ratio = rng.choice((None, 0.0, 0.5, 1.0, 1.0, 2.0, 3.0))
-        if ratio is not None:
-            tier[f"shared_{lane}_bandwidth_gbps"] = float(f"{ratio * (tier[f'{lane}_bandwidth_gbps'] or 1.0):.6g}")
+    tier |= share_tier(rng, tier)
     if _maybe(rng, 0.8):
         case.args["num_workers"] = rng.choice((1, 2, 2, 3, 4))
     return case

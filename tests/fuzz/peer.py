@@ -19,7 +19,11 @@ from pathlib import Path
 
 from tests.fuzz.agents import RECORDINGS, judge_recording
 from tests.fuzz.deltas import make_delta_case
-from tests.fuzz.disaggregated import make_disaggregated_case, make_disaggregated_tier_case
+from tests.fuzz.disaggregated import (
+    make_disaggregated_case,
+    make_disaggregated_shared_tier_case,
+    make_disaggregated_tier_case,
+)
 from tests.fuzz.generate import make_case, make_shared_tier_case, make_tier_case
 from tests.fuzz.graphs import make_graph_case
 from tests.fuzz.minimise import as_json, minimise
@@ -37,6 +41,7 @@ MAKERS: dict[str, MakeCase] = {
     "deltas": make_delta_case,
     "disaggregated": make_disaggregated_case,
     "disaggregated-tier": make_disaggregated_tier_case,
+    "disaggregated-shared-tier": make_disaggregated_shared_tier_case,
     "host-tier": make_tier_case,
     "shared-tier": make_shared_tier_case,
     "trtllm": make_trtllm_case,

@@ -98,6 +98,45 @@ def test_what_is_not_built_is_refused_by_name(tmp_path: Path) -> None:
     assert "router_mode kv_router is not built yet" in refused(tmp_path, routed, {"config": with_tier()})
     live = ReplayOptions(trace_block_size=4, mode="realtime")
     assert "native_host_offload.scope" in refused(tmp_path, live, {"config": with_tier(**SHARED)})
-    pools = ReplayOptions(trace_block_size=4, num_prefill_workers=1, num_decode_workers=1)
+    live_pools = ReplayOptions(trace_block_size=4, mode="realtime", num_prefill_workers=1, num_decode_workers=1)
     configs = {f"{role}_config": with_tier(role, **SHARED) for role in ("prefill", "decode")}
-    assert refused(tmp_path, pools, configs).count("native_host_offload.scope") == 2
+    assert refused(tmp_path, live_pools, configs).count("native_host_offload.scope") == 2
+
+
+@pytest.mark.parametrize(
+    ("key", "theirs"),
+    [
+        ("kv_layout_id", "n"),
+        ("num_host_blocks", 9),
+        ("shared_d2h_bandwidth_gbps", 80.5),
+        ("shared_h2d_bandwidth_gbps", 0.0),
+    ],
+)
+def test_pools_that_share_memory_agree_on_it(key: str, theirs: Any, tmp_path: Path) -> None:
+    """As on the reference, whose ranks all join one memory."""
+    pools = ReplayOptions(trace_block_size=4, num_prefill_workers=1, num_decode_workers=1)
+    configs = {"prefill_config": with_tier("prefill", **SHARED), "decode_config": with_tier("decode", **SHARED)}
+    configs["decode_config"]["engine"]["native_host_offload"][key] = theirs
+    message = refused(tmp_path, pools, configs)
+    assert f"engine.native_host_offload.{key}: must be that of the decode configuration" in message
+
+
+def test_blocks_of_pools_that_share_memory_have_one_size(tmp_path: Path) -> None:
+    pools = ReplayOptions(trace_block_size=4, num_prefill_workers=1, num_decode_workers=1)
+    configs = {"prefill_config": with_tier("prefill", **SHARED), "decode_config": with_tier("decode", **SHARED)}
+    configs["prefill_config"]["engine"]["kv_cache_bytes_per_token"] = 999
+    configs["prefill_config"]["tensor_parallel_size"] = 2
+    message = refused(tmp_path, pools, configs)
+    assert "engine.kv_cache_bytes_per_token: must be that of the decode configuration, 1000" in message
+    assert "tensor_parallel_size: must be that of the decode configuration, 1" in message
+
+
+def test_links_of_ranks_that_share_memory_may_differ(tmp_path: Path) -> None:
+    """What is said twice of the memory may be said in two ways; links and latencies are each rank's own."""
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text(json.dumps({"timestamp": 0, "input_length": 4, "output_length": 1, "hash_ids": [1]}) + "\n")
+    pools = ReplayOptions(trace_block_size=4, num_prefill_workers=1, num_decode_workers=1)
+    fast = with_tier("prefill", **SHARED, d2h_bandwidth_gbps=1.0, shared_d2h_bandwidth_gbps=80.0)
+    slow = with_tier("decode", **SHARED, d2h_bandwidth_gbps=0.5, latency_to_first_byte_ms=3.0)
+    result = replay(trace, None, pools, prefill_config=fast, decode_config=slow)
+    assert result.summary["g2_domains"] == [{"capacity_blocks": 8, "resident_blocks": 1, "used_blocks": 1}]

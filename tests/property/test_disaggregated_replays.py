@@ -84,6 +84,33 @@ def tier_cases(draw: st.DrawFn) -> Case:
     return case
 
 
+@st.composite
+def sharing_cases(draw: st.DrawFn) -> Case:
+    """The same where the ranks of one kind of worker share their host memory, or all ranks do."""
+    case = draw(tier_cases())
+    assert case.prefill is not None
+    shared_gbps = draw(st.sampled_from([None, 0.0, 0.5, 1.0]))
+    num_host_blocks = draw(st.integers(1, 60))
+    who = draw(st.sampled_from([("prefill",), ("decode",), ("prefill", "decode")]))
+    if "prefill" in who:
+        case.prefill = _sharing(case.prefill, num_host_blocks, shared_gbps)
+    if "decode" in who:
+        case.config = _sharing(case.config, num_host_blocks, shared_gbps)
+    return case
+
+
+def _sharing(config: EngineConfig, num_host_blocks: int, shared_gbps: float | None) -> EngineConfig:
+    tier = config.native_host_offload or HostOffloadSettings(1, 1.0, 1.0)
+    tier = structs.replace(
+        tier, scope="cluster_shared", kv_layout_id="one", num_host_blocks=num_host_blocks,
+        shared_d2h_bandwidth_gbps=shared_gbps, shared_h2d_bandwidth_gbps=shared_gbps,
+    )  # fmt: skip
+    return structs.replace(
+        config, native_host_offload=tier, enable_prefix_caching=True, aic_nextn=None, aic_nextn_accept_rates=(),
+        kv_cache_bytes_per_token=1_000_000 // config.block_size,
+    )  # fmt: skip
+
+
 def is_clean(log: Path) -> None:
     report = audit(log)
     assert report.exit_code == ExitCode.OK, [finding.to_mapping() for finding in report.findings[:3]]
@@ -111,6 +138,20 @@ def test_the_nominal_clock_gives_the_accelerated_run(case: Case, pace: Pace) -> 
 def test_the_nominal_clock_gives_the_accelerated_run_with_host_tiers(case: Case, pace: Pace) -> None:
     assume(not may_get_stuck(case))
     is_the_accelerated_run(case, pace)
+
+
+@given(sharing_cases())
+@many
+def test_memory_that_ranks_of_two_pools_share_loses_nobody(case: Case) -> None:
+    assume(not may_get_stuck(case))
+    with tempfile.TemporaryDirectory() as name:
+        outputs = run(case, Path(name))
+        is_clean(Path(name) / "events.jsonl")
+        again = run(case, Path(name))
+    assert again.log == outputs.log
+    conserves(orjson.loads(outputs.log.splitlines()[-1]), outputs)
+    (domain,) = outputs.result.summary["g2_domains"]
+    assert domain["resident_blocks"] == domain["used_blocks"] <= domain["capacity_blocks"]
 
 
 def one_and_one(

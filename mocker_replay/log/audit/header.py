@@ -107,6 +107,11 @@ class Setup(Struct, frozen=True, kw_only=True):
         """Host memory of a worker."""
         return self.prefill_tier if worker < self.num_prefill_workers else self.tier
 
+    def stores_hold(self, worker: int) -> bool:
+        """Whether stores of a worker hold device blocks until they end: its memory is shared."""
+        tier = self.tier_of(worker)
+        return tier is not None and tier.is_shared
+
     def blocks_of(self, tokens: int) -> int:
         """Blocks that so many tokens need."""
         return -(-tokens // self.block_size)

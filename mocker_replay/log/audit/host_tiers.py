@@ -15,6 +15,7 @@ from mocker_replay.log.audit.form import Event
 from mocker_replay.log.audit.header import Setup, Tier
 
 _ENDS: Final = (LogEvent.FINISH, LogEvent.REJECTION, LogEvent.FAILURE, LogEvent.CANCELLATION, LogEvent.CUT)
+_SHARED: Final = (-1, -1)  # where the one memory of all who share stands
 
 
 class _Copy(Struct):
@@ -85,7 +86,7 @@ class HostTiers:
         if settings is None:
             self._findings.add("host-copy", "this worker has no host tier", event["worker"])
             return None
-        place = (0, 0) if settings.is_shared else (event["worker"], event["rank"])
+        place = _SHARED if settings.is_shared else (event["worker"], event["rank"])
         return self._tiers.setdefault(place, _Tier(settings))
 
     # -- stores -------------------------------------------------------------------------------------

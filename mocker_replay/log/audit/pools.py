@@ -44,6 +44,8 @@ class _Rank(Struct):
 
     present: set[str] = field(default_factory=set)  # in its queues, or in line
     blocks: dict[str, int] = field(default_factory=dict)  # by request that may hold some: no more than these
+    stored: int = 0  # blocks that stores to shared memory hold
+    stored_then: int = 0  # and held when the last pass ended
 
 
 class _Worker(Struct):
@@ -121,6 +123,8 @@ class Pools:
     def _pass_end(self, event: Event, worker: _Worker) -> None:
         flight, worker.flight = worker.flight, None
         worker.told, worker.told_at = event["ranks"], self._findings.here
+        for at in worker.ranks:
+            at.stored_then = at.stored
         if flight is None:
             self._findings.add("pass-pair", "no pass is in flight")
             return
@@ -149,6 +153,10 @@ class Pools:
             self._stage(event, rank)
         elif kind in (LogEvent.ADMISSION, LogEvent.LOAD_SCHEDULED) and name in self._tokens:
             rank.blocks.setdefault(name, self._most_blocks(name, event["worker"]))
+        elif kind == LogEvent.STORE_PREPARED and self._setup.stores_hold(event["worker"]):
+            rank.stored += event["blocks"]
+        elif kind == LogEvent.STORE_COMPLETED and self._setup.stores_hold(event["worker"]):
+            rank.stored -= event["blocks"]
         elif kind == LogEvent.CANCELLATION:
             self._client_left = True  # what it had is there until a command takes it back
         elif kind == LogEvent.COMMAND:
@@ -198,7 +206,7 @@ class Pools:
                 self._findings.add("pool", rule, blocks, self._setup.num_blocks_of(number), at=worker.told_at)
             if not self._with_names:
                 continue
-            most = sum(rank.blocks.values())
+            most = sum(rank.blocks.values()) + rank.stored_then
             if active > most and not self._setup.is_sglang:  # there what is cached counts as active
                 self._findings.add(
                     "handoff-blocks", f"most that owners at {where} hold", active, most, at=worker.told_at
