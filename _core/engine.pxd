@@ -47,5 +47,6 @@ cdef class Engine:
     cdef int hand_off(self, Envelope* envelope, double now_ms, EventBuffer out) except -1 nogil
     cdef int settle(self) noexcept nogil
     cdef void tell_group(self) noexcept nogil
+    cdef void tell_standstill(self) noexcept nogil
     cdef int publish_gauges(self, int32_t rank, EventBuffer out, double now_ms, int64_t queued, bint telemetry_only) except -1 nogil
     cdef int publish_cuts(self, EventBuffer out, double now_ms) except -1 nogil

@@ -64,6 +64,10 @@ cdef inline bint _prefilled(Scheduler rank) noexcept nogil:
     return rank.executed and rank.prefilled
 
 
+cdef inline bint _line_moved(Scheduler rank) noexcept nogil:
+    return rank.line_moved
+
+
 cdef inline bint _worked(Scheduler rank) noexcept nogil:
     return rank.executed and rank.worked
 
@@ -191,10 +195,18 @@ cdef class Engine:
         for i in range(self.dp_size):
             (<Scheduler>self.ranks[i]).group_over(prefilled, worked)
 
+    cdef void tell_standstill(self) noexcept nogil:
+        """A pass had no effect: tell all ranks that they stand still, unless one of them goes on."""
+        cdef int32_t i
+        if not self.is_ready():
+            for i in range(self.dp_size):
+                (<Scheduler>self.ranks[i]).stand_still()
+
     cdef int complete_pass(self, EventBuffer out, bint held_back) except -1 nogil:
         """Show the effects of the pass in flight at its modelled end. `held_back`: submissions wait on a lane, so the
         engine does not count as drained (they would be in its queues if they had been handed over at once)."""
         cdef int32_t i
+        cdef bint line_moved = False
         cdef Event* event
         if self.poisoned or not self.in_pass:
             with gil:
@@ -207,13 +219,16 @@ cdef class Engine:
             if self.pass_only_copies:
                 _hold_copies(<Scheduler>self.ranks[i])
             (<Scheduler>self.ranks[i]).publish_end(out, self.pass_end_ms)
+            line_moved = line_moved or _line_moved(<Scheduler>self.ranks[i])
         out.emplace(EV_PASS_END_CLOSE, self.pass_end_ms, self.worker, NONE, NONE)
-        if not self.pass_effect_free:
-            # A sibling that waits is asked once more: the pass end it takes part in is an occasion for those in line.
+        if not self.pass_effect_free or line_moved:
+            # Siblings that wait are asked once more: the pass end they take part in is an occasion for those in line.
             for i in range(self.dp_size):
                 (<Scheduler>self.ranks[i]).wake()
         self.in_pass = False
         self.poisoned = False
+        if self.pass_effect_free and self.counts_together:
+            self.tell_standstill()
         if not held_back:
             self.settle()
         return 0

@@ -234,7 +234,7 @@ cdef class HandoffScheduler(PolicyScheduler):
             self.handoffs.head_failed()
             return 0
         self.handoffs.move(entry, OWN_RESERVED)
-        self.stalled = False             # the line moved: what it kept out may enter
+        self.stalled, self.line_moved = False, True  # what the line kept out may enter
         return self._tell(out, self.handoffs.entries[entry].slot, STAGE_DESTINATION_RESERVED,
                           self.handoffs.entries[entry].handoff, (blocks - hits) * self.block_size, now_ms)
 
@@ -317,6 +317,7 @@ cdef class HandoffScheduler(PolicyScheduler):
     # -- publication ------------------------------------------------------------------------------
 
     cdef int close_pass(self, EventBuffer out, double end_ms) except -1 nogil:
+        self.line_moved = False
         return self.reserve_head(end_ms, out) if self.handoffs.num_pending > 0 else 0
 
     cdef int publish_gauges(self, EventBuffer out, double now_ms, int64_t queued, bint telemetry_only) except -1 nogil:

@@ -276,7 +276,7 @@ cdef class PageScheduler(HandoffScheduler):
             self.handoffs.head_failed()
             return 0
         self.handoffs.move(entry, OWN_RESERVED)
-        self.stalled = False                 # the line moved: what it kept out may enter
+        self.stalled, self.line_moved = False, True  # what the line kept out may enter
         return self._tell(out, slot, STAGE_DESTINATION_RESERVED, self.handoffs.entries[entry].handoff,
                           (request.table_length - first) * self.block_size, now_ms)
 

@@ -149,15 +149,23 @@ cdef class SglangScheduler(PageScheduler):
         return 0
 
     cdef void group_over(self, bint prefilled, bint worked) noexcept nogil:
-        """The passes of all ranks are computed: the interval begins with prompt work on any of them, and is over at once
-        when none has anything else to do."""
+        """The passes of all ranks are computed: the interval begins with prompt work on any of them, else it is one shorter."""
         if self.idle_deferred and not worked:
             self.ratio = self.ratio_init
         self.idle_deferred = False
         if prefilled:
             self.interval = self.decode_interval
         elif self.interval > 0:
-            self.interval = self.interval - 1 if worked else 0
+            self.interval = self.interval - 1 if worked or self.handoffs.top > 0 else 0
+
+    cdef bint has_work(self) noexcept nogil:
+        """With handoffs the interval goes by in passes although nobody is there: each is an occasion for those in line."""
+        return PageScheduler.has_work(self) or self.interval > 0 and self.handoffs.top > 0
+
+    cdef void stand_still(self) noexcept nogil:
+        """No pass is due: the ratio has fallen as far as it falls."""
+        if self.stalled and self.ratio_step > 0.0:
+            self.ratio = self.ratio_min
 
     cdef int enter_activated(self) except -1 nogil:
         """Destinations whose prompt has come run before all that wait."""

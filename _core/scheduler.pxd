@@ -65,6 +65,7 @@ cdef class Scheduler:
     cdef bint executed                   # this rank took part in the group pass in flight (or in one that failed)
     cdef bint computed                   # that pass is computed to its end: tokens are given
     cdef bint effect_free                # it changed nothing
+    cdef bint line_moved                 # behind it somebody in line for blocks got them
     cdef bint moved                      # it did more than begin loads, where a rank has host memory
     cdef bint holds_copies               # its group did no more than that: copies that end now are seen behind the pass
     cdef bint prefilled                  # it computed tokens of prompts; kept by flavours that count together
@@ -90,6 +91,7 @@ cdef class Scheduler:
     cdef int execute(self, double now_ms, bint defer_prefill) except -1 nogil
     cdef bint wants_deferral(self) noexcept nogil
     cdef void group_over(self, bint prefilled, bint worked) noexcept nogil
+    cdef void stand_still(self) noexcept nogil
     cdef Py_ssize_t pass_quietly(self, double end_ms, double before_ms, double until_ms, Py_ssize_t max_records,
                                  EventBuffer out) except -1 nogil
     cdef int give_up(self, int32_t slot) except -1 nogil

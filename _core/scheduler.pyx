@@ -69,14 +69,16 @@ cdef class Scheduler:
         return False
 
     cdef void group_over(self, bint prefilled, bint worked) noexcept nogil:
-        """The passes of all ranks of the group are computed, if `counts_together`: whether any rank computed tokens of
-        prompts, or did anything for a request."""
+        """The passes of a group that `counts_together` are computed: whether any rank computed prompt tokens, or did anything."""
+
+    cdef void stand_still(self) noexcept nogil:
+        """The pass of a group that `counts_together` had no effect, and none is due."""
 
     cdef Py_ssize_t pass_quietly(self, double end_ms, double before_ms, double until_ms, Py_ssize_t max_records,
                                  EventBuffer out) except -1 nogil:
-        """Show the pass in flight at `end_ms` by a QUIET_PASS record and compute the next one, started there, as long as
-        neither does anything that others have to see, a pass ends before `before_ms` and not after `until_ms`, and `out` holds
-        less than `max_records`, payload words included. The number of passes shown; 0: nothing changed."""
+        """Show the pass in flight at `end_ms` by a QUIET_PASS record and compute the next one, as long as neither does what
+        others have to see, a pass ends before `before_ms` and by `until_ms`, and `out` holds less than `max_records`.
+        Returns the number of passes shown; 0: nothing changed."""
         return 0
 
     cdef int give_up(self, int32_t slot) except -1 nogil:
@@ -89,7 +91,6 @@ cdef class Scheduler:
         return 0
 
     cdef int detach_all(self) except -1 nogil:
-        """The same for all requests."""
         return 0
 
     cdef bint covers(self, int64_t n_in, int64_t n_out, int64_t num_hash_ids) noexcept nogil:
@@ -236,8 +237,7 @@ cdef class Scheduler:
             if self.waiting[(self.waiting_head + i) & self.waiting_mask] == slot:
                 self._count_waiting(slot, -1)
                 for j in range(i + 1, self.num_waiting - self.parked.count):
-                    self.waiting[(self.waiting_head + j - 1) & self.waiting_mask] = (
-                        self.waiting[(self.waiting_head + j) & self.waiting_mask])
+                    self.waiting[(self.waiting_head + j - 1) & self.waiting_mask] = self.waiting[(self.waiting_head + j) & self.waiting_mask]
                 self.num_waiting -= 1
                 return 0
         return 0

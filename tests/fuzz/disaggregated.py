@@ -86,57 +86,25 @@ def with_transfers(draft: Draft, pools: dict[str, dict[str, Any]], name: str) ->
     if rng.random() < 0.4:
         source["kv_transfer_timing_mode"] = "destination_missing"
     rows = draft.rows()
-    sglang = source.get("backend") == "sglang"
-    _drop_sessions_that_may_fail(rows, pools if sglang else {"decode": pools["decode"]})
+    _drop_sessions_that_may_fail(rows, pools["decode"]["engine"])
     args = _args(draft, pools)
-    if sglang and _may_fail(rows, pools):
-        args.pop("replay_concurrency", None)  # for the same reason as sessions
     if "replay_concurrency" in args:
         for row in rows:
             if "timestamp" in row and row["timestamp"] < 0:
                 row["timestamp"] = 0
-    if sglang and ("replay_concurrency" in args or any("session_id" in row for row in rows)):
-        _give_passes_a_length(rows, pools)
     text = "".join(json.dumps(row) + "\n" for row in rows)
     return Case(name, "mooncake", pools, text, args, {})
 
 
-def _give_passes_a_length(rows: list[dict[str, Any]], pools: dict[str, dict[str, Any]]) -> None:
-    """Of SGLang it is not known in which round of an instant a row comes in that follows from a pass of no length."""
-    for row in rows:
-        row["output_length"] = max(1, row["output_length"])
-    for pool in pools.values():
-        timing = pool["engine"]["timing_model"]
-        for key in ("prefill_ms", "decode_ms"):
-            if timing.get(key, 1.0) < 1e-5:
-                timing[key] = 1.0
-        for key in ("speedup_ratio", "decode_speedup_ratio"):
-            if pool["engine"].get(key, 1.0) > 1e3:
-                pool["engine"][key] = 2.0
-
-
-def _drop_sessions_that_may_fail(rows: list[dict[str, Any]], pools: dict[str, dict[str, Any]]) -> None:
-    """The wheel forgets the later turns of a session when a decode worker refuses one; here they go on.
-
-    A prefill worker of SGLang that rejects one does so in a pass of no length, and in which round of an instant the
-    next turn comes in then is not known.
-    """
-    if _may_fail(rows, pools):
+def _drop_sessions_that_may_fail(rows: list[dict[str, Any]], decode: dict[str, Any]) -> None:
+    """The wheel forgets the later turns of a session when a decode worker refuses one; here they go on."""
+    longest = min(decode.get("max_model_len", 10**9) - 1, decode["num_gpu_blocks"] * decode["block_size"])
+    if any(row.get("input_length", 10**9) > longest for row in rows):
         latest = 0.0
         for row in rows:
             row.pop("session_id", None)
             row.pop("delay", None)
             latest = row.setdefault("timestamp", latest)
-
-
-def _may_fail(rows: list[dict[str, Any]], pools: dict[str, dict[str, Any]]) -> bool:
-    """Whether a worker of one of these pools may refuse a prompt."""
-    engines = [pool["engine"] for pool in pools.values()]
-    longest = min(
-        min(engine.get("max_model_len", 10**9) - 1, engine["num_gpu_blocks"] * engine["block_size"])
-        for engine in engines
-    )
-    return any(row.get("input_length", 10**9) > longest for row in rows)
 
 
 def _args(draft: Draft, pools: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -145,11 +113,6 @@ def _args(draft: Draft, pools: dict[str, dict[str, Any]]) -> dict[str, Any]:
     args = draft.args(2)
     args.pop("router_mode", None)
     args.pop("num_workers", None)
-    timings = [pool["engine"]["timing_model"] for pool in pools.values()]
-    short = any(0.0 <= timing.get(key, 1.0) < 1e-5 for timing in timings for key in ("prefill_ms", "decode_ms"))
-    if short and pools["prefill"]["engine"].get("backend") == "sglang":
-        # At which of several passes of one instant a sample looks is not known.
-        args.pop("telemetry_sample_interval_ms", None)
     args["num_prefill_workers"] = draft.rng.choice((1, 1, 1, 2, 3))
     args["num_decode_workers"] = draft.rng.choice((1, 1, 1, 2, 3))
     return args

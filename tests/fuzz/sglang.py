@@ -127,11 +127,6 @@ def make_sglang_pools_case(seed: int) -> Case:
         if dp_size > 1:
             share_out(pools[role], dp_size)
     draft.num_blocks = min(blocks)
-    # In which pass of an instant a prefill worker rejects what a decode worker accepted is not specified.
-    longest = [pool["engine"].pop("max_model_len", None) for pool in pools.values()]
-    if longest[0] is not None:
-        for pool in pools.values():
-            pool["engine"]["max_model_len"] = longest[0]
     return with_transfers(draft, pools, f"sglang-{seed}")
 
 

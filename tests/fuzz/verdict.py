@@ -114,8 +114,9 @@ def judge(case: Case, runner: Runner, wheel: Wheel, with_passes: bool = False) -
         failed = any(_is_stuck(record) for record in ours.records)
         if _backend(case) == "sglang" and (theirs is None or message):
             # Only where handoffs are under way does a rank that stands still wait for them, docs/deviations.md.
+            explained = "prefill" in case.config and _stood_still(ours)
             text = f"the wheel gives up or never ends, and this run did: {message}"
-            return Verdict(Kind.STUCK if message else Kind.ENDLESS, [] if "prefill" in case.config else [text])
+            return Verdict(Kind.STUCK if message else Kind.ENDLESS, [] if explained else [text])
         if theirs is None:
             # Without multi-token prediction every case ends: the wheel was only too slow.
             endless = "aic_nextn" in str(case.config) and not failed
@@ -142,6 +143,11 @@ def _is_stuck(record: Mapping[str, Any]) -> bool:
     """Failed by our own rule: a destination that is refused fails on the wheel, too."""
     refused = ("prompt_over_pool", "prompt_over_model_len")
     return record.get("terminal_status") == "failed" and record.get("failure_reason") not in refused
+
+
+def _stood_still(ours: Outcome) -> bool:
+    """A rank had a pass of no length without prompts: nobody could be admitted, or no token had a page."""
+    return any(record["wall_time"] == 0.0 and record["num_prefill_requests"] == 0 for record in ours.passes)
 
 
 def _backend(case: Case) -> str:
