@@ -8,6 +8,7 @@ from .driver cimport Machine
 from .event_buffer cimport Event, EventBuffer
 from .handoff cimport HandoffBook
 from .lanes cimport Envelope, Lane
+from .places cimport Places
 from .transfers cimport Transfers
 from .types cimport Terms
 
@@ -42,8 +43,7 @@ cdef class Disaggregation:
     cdef int64_t num_blocks              # of a decode rank
     cdef bint books_outputs              # it takes requests only whose output fits, too
     cdef int64_t max_model_len           # of a decode rank; INT64_MAX = no limit
-    cdef int64_t next_prefill            # round robin over all ranks of a pool
-    cdef int64_t next_decode
+    cdef Places places                   # of either pool
     cdef Passage* passages               # (capacity,), owned
     cdef int32_t capacity
     cdef int32_t top
@@ -77,13 +77,13 @@ cdef class Disaggregation:
     cdef int pass_over(self, int32_t worker) except -1 nogil
     cdef int refused(self, int64_t request, int32_t kind, double now_ms) except -1 nogil
     cdef int leave(self, PyObject** workers, int64_t request, double now_ms) except -1 nogil
-    cdef int first_rank(self, int32_t* worker, int32_t* rank) noexcept nogil
-    cdef int next_rank(self, bint decode, int32_t* worker, int32_t* rank) noexcept nogil
+    cdef int first_rank(self, Arrival* arrival, double now_ms, int32_t* worker, int32_t* rank) except -1 nogil
+    cdef int _place_at(self, Passage* passage, Envelope* envelope, double now_ms) except -1 nogil
     cdef int _hear(self, Event* event, double now_ms) except -1 nogil
     cdef int _fact(self, int32_t at, HandoffStep* step, int status, double now_ms) except -1 nogil
     cdef int _command_told(self, int64_t handoff, int32_t kind, int64_t result, double now_ms) except -1 nogil
     cdef int _act(self, int32_t at, HandoffStep* step, double now_ms) except -1 nogil
-    cdef int _send(self, int32_t at, int32_t kind) except -1 nogil
+    cdef int _send(self, int32_t at, int32_t kind, double now_ms) except -1 nogil
     cdef int _start_transfer(self, int32_t at, int32_t action, double delay_ms, double now_ms) except -1 nogil
     cdef int _end(self, int32_t at, int32_t status, int32_t reason, double now_ms) except -1 nogil
     cdef int _forget_if_over(self, int32_t at) noexcept nogil

@@ -1,8 +1,15 @@
-from typing import final
+from typing import Protocol, final, type_check_only
 
 from .coordinator import MODE_NAMES as MODE_NAMES
 from .coordinator import ORDER_NAMES as ORDER_NAMES
 from .event_buffer import EventBuffer
+
+@type_check_only
+class Chooser(Protocol):
+    def choose_prefill(
+        self, now_ms: float, request: int, input_tokens: int, hash_ids: list[int]
+    ) -> tuple[int, int]: ...
+    def choose_decode(self, now_ms: float, request: int, input_tokens: int) -> tuple[int, int]: ...
 
 @final
 class Disaggregation:
@@ -28,6 +35,7 @@ class Disaggregation:
         bytes_per_token: int | None = None,
         bandwidth_gbps: float | None = None,
     ) -> Disaggregation: ...
+    def set_chooser(self, chooser: Chooser | None) -> None: ...
     @property
     def next_transfer_ms(self) -> float: ...
     @property

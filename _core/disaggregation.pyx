@@ -2,8 +2,8 @@
 
 One coordinator (`coordinator`) a request. This reads the records of the machines, tells the coordinators what they say,
 and turns the actions they ask for into commands, in the order in which they were asked for; transfers it keeps itself,
-by the time they end. Also says where prefill and decode go round robin, and how a request ends that never comes to
-decode. Never decides when a command is given to a machine or when time moves: the fleet does.
+by the time they end. Also says when prefill and decode need a place (`places` which), and how a request ends that never
+comes to decode. Never decides when a command is given to a machine or when time moves: the fleet does.
 
 Source: handoff specification, sections 3 to 5.
 """
@@ -30,6 +30,7 @@ from .event_buffer cimport (
 )
 from .handoff cimport OWN_ACTIVE
 from .lanes cimport lane_free, lane_pop, lane_push
+from .places cimport Places, Seeker
 from .transfers cimport Transfer, Transfers
 from .types cimport APPLY_ACTIVE, NONE, ceil_div
 
@@ -99,6 +100,7 @@ cdef class Disaggregation:
         self.timing.bandwidth_gbps = 0.0 if bandwidth_gbps is None else bandwidth_gbps
         self.free_passage = NONE
         self.index, self.transfers = HandoffBook(), Transfers()
+        self.places = Places(num_prefill_workers, num_decode_workers, prefill_dp_size, decode_dp_size)
         self.waiting = <Lane*>calloc(num_prefill_workers + num_decode_workers, sizeof(Lane))
         if self.waiting is NULL:
             raise MemoryError("commands that wait")
@@ -227,7 +229,7 @@ cdef class Disaggregation:
         passage = &self.passages[at]
         activation = passage.course.ids[<int>ACT_ACTIVATE_DESTINATION]
         if activation >= 0 and passage.course.outcomes[activation] == OUTCOME_APPLIED:
-            return self._send(at, CMD_CANCEL)
+            return self._send(at, CMD_CANCEL, now_ms)
         if passage.prefill_worker != NONE and _ends_unseen(
                 <Machine>workers[passage.prefill_worker], passage.prefill_rank, passage.request):
             return 0
@@ -269,24 +271,24 @@ cdef class Disaggregation:
         for i in range(step.num_actions):
             kind = step.actions[i].kind
             if kind == ACT_SUBMIT_PREFILL:
-                self._send(at, CMD_SUBMIT_PREFILL)
+                self._send(at, CMD_SUBMIT_PREFILL, now_ms)
             elif kind == ACT_RESERVE_DESTINATION:
-                self._send(at, CMD_RESERVE_DESTINATION)
+                self._send(at, CMD_RESERVE_DESTINATION, now_ms)
             elif kind == ACT_START_TRANSFER:
                 self._start_transfer(at, step.actions[i].id, step.actions[i].delay_ms, now_ms)
             elif kind == ACT_ACTIVATE_DESTINATION:
-                self._send(at, CMD_ACTIVATE_DESTINATION)
+                self._send(at, CMD_ACTIVATE_DESTINATION, now_ms)
             elif kind == ACT_RELEASE_SOURCE:
-                self._send(at, CMD_RELEASE_SOURCE)
+                self._send(at, CMD_RELEASE_SOURCE, now_ms)
             elif kind == ACT_CANCEL_SOURCE:
-                self._send(at, CMD_CANCEL_SOURCE)
+                self._send(at, CMD_CANCEL_SOURCE, now_ms)
             elif kind == ACT_CANCEL_DESTINATION:
-                self._send(at, CMD_CANCEL_DESTINATION)
+                self._send(at, CMD_CANCEL_DESTINATION, now_ms)
             else:
                 self._forget_if_over(at)
         return 0
 
-    cdef int _send(self, int32_t at, int32_t kind) except -1 nogil:
+    cdef int _send(self, int32_t at, int32_t kind, double now_ms) except -1 nogil:
         """Put a command in line; the first one to the end where it did not begin chooses who that is."""
         cdef Passage* passage = &self.passages[at]
         cdef Envelope envelope
@@ -301,10 +303,7 @@ cdef class Disaggregation:
             envelope.n_in, envelope.n_out = passage.n_in, passage.n_out
             envelope.num_hash_ids = passage.num_hash_ids
             envelope.hash_ids = self._hash_ids_for(passage, kind)
-        if kind == CMD_RESERVE_DESTINATION and passage.decode_worker == NONE:
-            self.next_rank(True, &passage.decode_worker, &passage.decode_rank)
-        if kind == CMD_SUBMIT_PREFILL and passage.prefill_worker == NONE:
-            self.next_rank(False, &passage.prefill_worker, &passage.prefill_rank)
+            self._place_at(passage, &envelope, now_ms)
         envelope.worker = passage.prefill_worker if to_prefill else passage.decode_worker
         envelope.rank = passage.prefill_rank if to_prefill else passage.decode_rank
         return lane_push(&self.commands, &envelope)
@@ -451,23 +450,29 @@ cdef class Disaggregation:
 
     # -- places -----------------------------------------------------------------------------------
 
-    cdef int first_rank(self, int32_t* worker, int32_t* rank) noexcept nogil:
+    cdef int first_rank(self, Arrival* arrival, double now_ms, int32_t* worker, int32_t* rank) except -1 nogil:
         """Where the request that arrives begins: at its destination, where that goes first; the turn is used."""
-        return self.next_rank(self.order == DESTINATION_FIRST, worker, rank)
+        cdef Seeker seeker
+        seeker.request, seeker.n_in = arrival.request, arrival.n_in
+        seeker.hash_ids, seeker.num_hash_ids = arrival.hash_ids, arrival.num_hash_ids
+        return self.places.take(self.order == DESTINATION_FIRST, now_ms, &seeker, worker, rank)
 
-    cdef int next_rank(self, bint decode, int32_t* worker, int32_t* rank) noexcept nogil:
-        """Round robin over all ranks of a pool; the turn is used."""
-        cdef int64_t dp_size = self.decode_dp_size if decode else self.prefill_dp_size
-        cdef int64_t workers = self.num_decode_workers if decode else self.num_prefill_workers
-        cdef int64_t at = self.next_decode if decode else self.next_prefill
-        worker[0] = <int32_t>(at // dp_size) + (self.num_prefill_workers if decode else 0)
-        rank[0] = <int32_t>(at % dp_size)
-        at = (at + 1) % (workers * dp_size)
+    cdef int _place_at(self, Passage* passage, Envelope* envelope, double now_ms) except -1 nogil:
+        """The end of a handoff where it did not begin is asked for the first time: choose who that is."""
+        cdef Seeker seeker
+        cdef bint decode = envelope.kind == CMD_RESERVE_DESTINATION
+        if (passage.decode_worker if decode else passage.prefill_worker) != NONE:
+            return 0
+        seeker.request, seeker.n_in = passage.request, passage.n_in
+        seeker.hash_ids, seeker.num_hash_ids = envelope.hash_ids, envelope.num_hash_ids
         if decode:
-            self.next_decode = at
-        else:
-            self.next_prefill = at
-        return 0
+            return self.places.take(True, now_ms, &seeker, &passage.decode_worker, &passage.decode_rank)
+        return self.places.take(False, now_ms, &seeker, &passage.prefill_worker, &passage.prefill_rank)
+
+    def set_chooser(self, chooser):
+        """Who says where requests go: has `choose_prefill(now_ms, request, input_tokens, hash_ids)` and
+        `choose_decode(now_ms, request, input_tokens)`, both (worker of the pool, rank). None: they go in turn."""
+        self.places.chooser = chooser
 
     # -- passages ---------------------------------------------------------------------------------
 

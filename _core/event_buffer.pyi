@@ -19,6 +19,9 @@ class EventBuffer:
         self,
     ) -> tuple[list[tuple[float, float, int, int, int, int, int, int, int, int, int, int]], list[int]]: ...
     def requests_of(self, kind: int) -> list[int]: ...
+    def rows_of(
+        self, kinds: tuple[int, ...], first: int
+    ) -> list[tuple[int, float, int, int, int, list[int] | None, int]]: ...
     def append_record(
         self,
         kind: int,

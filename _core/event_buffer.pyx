@@ -160,6 +160,34 @@ cdef class EventBuffer:
         cdef Py_ssize_t i
         return [self.records[i].request for i in range(self.count) if self.records[i].kind == kind]
 
+    def rows_of(self, tuple kinds, Py_ssize_t first):
+        """Records of some kinds, from the record `first` on, with their payload; for few of many records.
+
+        Returns:
+            list of (kind, time [ms], worker, rank, request, payload words or None, `a`).
+        """
+        cdef Py_ssize_t i, at
+        cdef Event* event
+        cdef int32_t wanted[8]
+        cdef int num_wanted = <int>len(kinds)
+        if num_wanted > 8:
+            raise ValueError("at most 8 kinds")
+        for at in range(num_wanted):
+            wanted[at] = kinds[at]
+        found = []
+        for i in range(first, self.count):
+            event = &self.records[i]
+            for at in range(num_wanted):
+                if event.kind == wanted[at]:
+                    break
+            else:
+                continue
+            words = None
+            if event.kind == EV_KV_STORED or event.kind == EV_KV_REMOVED:
+                words = [self.words[at] for at in range(event.c, event.c + event.d)]
+            found.append((event.kind, event.t_ms, event.worker, event.rank, event.request, words, event.a))
+        return found
+
     def append_record(self, int32_t kind, double t_ms, int32_t worker=0, int32_t rank=-1, int32_t request=-1, *,
                       int64_t a=0, int64_t b=0, int64_t c=0, int64_t d=0, int64_t e=0, int64_t f=0, double x=NAN, words=None):
         """Append one record from Python (consumers' tests and the realtime shell).

@@ -207,7 +207,7 @@ cdef class Fleet(Intake):
         if at_ms == at_ms and not 0.0 <= at_ms < INFINITY:
             raise ValueError(f"a row cannot arrive at {at_ms} ms")
         if self.disaggregated:
-            self.handoffs.first_rank(&worker, &rank)
+            self.handoffs.first_rank(self.arrivals.first(), self.now_ms, &worker, &rank)
         else:
             self._settle(&worker, &rank)
         self.arrivals.pop(&arrival)
@@ -500,7 +500,7 @@ cdef class Fleet(Intake):
             if self.external or self.external_placement:
                 return FLEET_PLACE
             if self.disaggregated:
-                self.handoffs.first_rank(&worker, &rank)
+                self.handoffs.first_rank(self.arrivals.first(), self.now_ms, &worker, &rank)
             else:
                 self.choose(&worker, &rank)
                 self.count_turn(worker, rank)

@@ -235,8 +235,6 @@ class ReplayOptions(Struct, frozen=True):
             yield missing, f"must stand together with {there}"
         if self.is_disaggregated and self.num_workers != 1:
             yield "num_workers", "cannot stand together with num_prefill_workers and num_decode_workers"
-        if self.is_disaggregated and self.router_mode == "kv_router":
-            yield "router_mode", "not built yet for prefill and decode workers; they are placed round_robin"
 
     def _numbers(self) -> Iterator[tuple[str, str]]:
         positive = ("arrival_speedup_ratio", "telemetry_sample_interval_ms", "sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms")

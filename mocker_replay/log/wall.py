@@ -25,10 +25,11 @@ _CARRIED: dict[str, tuple[str, ...]] = {
     "boundary_apply": ("command_id", "request", "discard"),
     "refuse": ("request", "command_kind"),
     "leave": ("request",),
+    "place": ("request", "place", "rank"),
 }
 # What is done with the handoffs, or to all workers, stands among the steps, of a worker that there is not.
 NO_WORKER = -1
-HANDOFF_STIMULI = ("settle", "refuse", "leave")
+HANDOFF_STIMULI = ("settle", "refuse", "leave", "place")
 LOOK = "look"  # whoever stands still looks again
 
 
@@ -44,6 +45,8 @@ class StepTaken(NamedTuple):
     num_cancels: int = 0
     num_commands: int = 0
     command_kind: int = 0
+    place: int = -1  # worker of its pool
+    rank: int = -1
 
 
 def pack_step(taken: StepTaken) -> list[object]:

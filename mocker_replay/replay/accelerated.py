@@ -49,7 +49,7 @@ class AcceleratedRun(RunBooks):
     def loop(self, interrupt: InterruptFlag) -> bool:
         """Until nothing is left (True), or the time limit or an interrupt ends the run (False)."""
         self.start_workload()
-        self.sinks.start(self.collector, self.fleet, self.router.take_hit_rates if self.router else None)
+        self.sinks.start(self.collector, self.fleet, self.router_hits)
         while not interrupt.raised:
             status = self._advance()
             if status == "needs_rows":

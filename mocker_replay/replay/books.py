@@ -7,12 +7,13 @@ their names only when they are whole, or closed with an honest end marker.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import structs
 
 from mocker_replay._core.collector import Collector
+from mocker_replay._core.event_buffer import EventBuffer
 from mocker_replay._core.fleet import Fleet
 from mocker_replay._core.sched_offload import OffloadScheduler
 from mocker_replay._core.shared_tier import SharedTier
@@ -28,6 +29,7 @@ from mocker_replay.replay.graph_workload import GraphWorkload
 from mocker_replay.replay.history import Histories
 from mocker_replay.replay.interrupt import InterruptFlag
 from mocker_replay.replay.placement import PolicyPlacement
+from mocker_replay.replay.pool_router import PoolRouter, PoolShape
 from mocker_replay.replay.pools import Pools
 from mocker_replay.replay.result import ReplayResult
 from mocker_replay.replay.router import KvRouter
@@ -82,13 +84,13 @@ class RunBooks:
             pools.num_workers, pools.dp_size, pools.num_prefill_workers, counts_lookups=pools.engine.backend == "sglang"
         )
         self.collector.reserve(facts.num_rows)
-        self.router = _router(pools.engine, options, facts)
         self.placement: PolicyPlacement | None = None
         if policy.placing is not None:
             self.placement = PolicyPlacement(
                 policy.placing, pools.num_workers, pools.dp_size, self.engine.num_gpu_blocks
             )
-        wants_kv = sinks.wants_kv or self.router is not None
+        routes = options.router_mode == "kv_router"
+        wants_kv = sinks.wants_kv or routes
         self.graph = graph_of(source, facts)
         is_delta = options.trace_format in DELTA_FORMATS
         if is_delta and wants_kv:
@@ -102,7 +104,9 @@ class RunBooks:
             want=want | sinks.wants | (Want.KV if wants_kv else 0),
             telemetry=sinks.wants_samples,
             wake_on_end=self.workload.wakes,
-            external_placement=(self.router is not None or self.placement is not None or self.workload.hears_arrivals),
+            external_placement=(
+                (routes and pools.prefill is None) or self.placement is not None or self.workload.hears_arrivals
+            ),
             external=external,
             directed=directed,
             quiet=not (external or wants_kv or sinks.wants_passes or sinks.wants_samples or self.placement is not None),
@@ -110,6 +114,13 @@ class RunBooks:
             policy=policy.scheduling,
             knows_outputs=is_delta,
         )
+        self.router: KvRouter | None = None
+        self.pool_router: PoolRouter | None = None
+        if routes and self.fleet.handoffs is not None:
+            self.pool_router = _pool_router(pools, options, facts, self.fleet)
+            self.fleet.handoffs.set_chooser(self.pool_router)
+        elif routes:
+            self.router = _router(pools.engine, options, facts)
 
     def loop(self, interrupt: InterruptFlag) -> bool:
         """Until nothing is left (True), or the time limit or an interrupt ends the run (False).
@@ -213,11 +224,22 @@ class RunBooks:
         """Hand the records to everybody who reads them, and forget them."""
         self.collector.consume(self.fleet.out)
         self.sinks.consume(self.fleet.out)
-        if self.router is not None:
-            self.router.consume(self.fleet.out)
+        self.tell_routers(self.fleet.out)
         if self.placement is not None:
             self.placement.consume(self.fleet.out)
         self.fleet.clear_events()
+
+    def tell_routers(self, events: EventBuffer) -> None:
+        """Who places requests by what has happened hears of it."""
+        for router in (self.router, self.pool_router):
+            if router is not None:
+                router.consume(events)
+
+    @property
+    def router_hits(self) -> Callable[[float], tuple[float, int]] | None:
+        """Sum and number of the hit rates of placements that a sample sees; None where prefixes do not matter."""
+        router = self.router or self.pool_router
+        return None if router is None else router.hits.take
 
     def standing(self) -> str:
         """Table of who waits for what, for a run that cannot go on; empty when nobody does."""
@@ -282,6 +304,7 @@ class RunBooks:
             worker_seconds=self.fleet.prefill_worker_seconds,
             decode_has_tier=self.engine.native_host_offload is not None,
             comes_second=handoff_order(config.backend) == "destination_first",
+            placements=None if self.pool_router is None else self.pool_router.prefill_placements,
         )
 
     def _run_facts(self, wall_time_ms: float, *, cut: bool, interrupted: bool) -> RunFacts:
@@ -315,7 +338,7 @@ class RunBooks:
             sessions_reported=reported,
             graph=None if self.graph is None else run_graph(self.graph, trace, self.workload.lane),
             num_skipped=self.workload.num_skipped,
-            placements=self.router.placements if self.router is not None else None,
+            placements=None if (router := self.router or self.pool_router) is None else router.placements,
             trace_assumed=None if trace.assumptions is None else structs.asdict(trace.assumptions),
             trace_assumed_texts=() if trace.assumptions is None else trace.assumptions.texts(),
             warnings=trace.warnings,
@@ -345,10 +368,8 @@ def _recall(facts: TraceFacts, block_size: int) -> Recall:
     return lambda rows: Histories(rows, facts.trace_block_size, block_size, facts.path)
 
 
-def _router(engine: EngineConfig, options: ReplayOptions, facts: TraceFacts) -> KvRouter | None:
-    """The router of mode kv_router; the fleet goes round robin by itself."""
-    if options.router_mode == "round_robin":
-        return None
+def _router(engine: EngineConfig, options: ReplayOptions, facts: TraceFacts) -> KvRouter:
+    """The router of mode kv_router for workers of one kind; the fleet goes round robin by itself."""
     return KvRouter(
         options.num_workers,
         engine.dp_size,
@@ -356,6 +377,22 @@ def _router(engine: EngineConfig, options: ReplayOptions, facts: TraceFacts) -> 
         facts.trace_block_size,
         seed=engine.aic_mtp_seed,
         event_lag_ms=options.kv_event_lag_ms or 0.0,
+    )
+
+
+def _pool_router(pools: Pools, options: ReplayOptions, facts: TraceFacts, fleet: Fleet) -> PoolRouter:
+    """The same for prefill and decode workers."""
+    assert pools.prefill is not None, "workers have roles"
+    return PoolRouter(
+        PoolShape(pools.num_prefill_workers, pools.prefill.dp_size),
+        PoolShape(pools.num_workers - pools.num_prefill_workers, pools.engine.dp_size),
+        pools.engine.block_size,
+        facts.trace_block_size,
+        seed=pools.engine.aic_mtp_seed,
+        events=fleet.out,
+        event_lag_ms=options.kv_event_lag_ms or 0.0,
+        hits_late=handoff_order(pools.prefill.backend) == "source_first",
+        shows_held=pools.prefill.backend == "sglang" and pools.prefill.enable_prefix_caching,
     )
 
 

@@ -15,6 +15,7 @@ from mocker_replay._core.event_buffer import EventBuffer
 from mocker_replay._core.fleet import Handed
 from mocker_replay._core.types import EngineError
 from mocker_replay.config import RealtimeOptions, ReplayOptions
+from mocker_replay.config.backends import handoff_order
 from mocker_replay.errors import ExitCode
 from mocker_replay.events import Want
 from mocker_replay.live.engine import Attachments, LiveEngine
@@ -29,7 +30,7 @@ from mocker_replay.replay.interrupt import InterruptFlag, abandon
 from mocker_replay.replay.pools import Pools
 from mocker_replay.replay.realtime_clients import Clients
 from mocker_replay.replay.realtime_clients import Observe as Observe
-from mocker_replay.replay.realtime_handoffs import LiveHandoffs
+from mocker_replay.replay.realtime_handoffs import LiveHandoffs, RecordedPlaces
 from mocker_replay.replay.realtime_view import Views, Watch
 from mocker_replay.replay.sinks import Sinks
 from mocker_replay.replay.tap import Tap
@@ -83,6 +84,10 @@ class RealtimeRun(RunBooks):
             tells_idle=pools.prefill is not None and not self._nominal,
         )  # fmt: skip
         self._handoffs: LiveHandoffs | None = None
+        if self.pool_router is not None and self.fleet.handoffs is not None:
+            at_prefill = handoff_order(self.engine.backend) == "source_first"
+            chooser = RecordedPlaces(self.pool_router, self._recorder, "prefill" if at_prefill else "decode")
+            self.fleet.handoffs.set_chooser(chooser)
         if pools.prefill is not None:
             self._handoffs = LiveHandoffs(
                 self.fleet, self._recorder, self._groups, self._clients, lambda: self._tap.told(self._wall_ms()),
@@ -398,8 +403,7 @@ class RealtimeRun(RunBooks):
         self.collector.consume(events)
         if self.sinks.consume(events, lambda: self._recorder.text(max(wall_ms, 0.0))):
             self._recorder.clear()
-        if self.router is not None:
-            self.router.consume(events)
+        self.tell_routers(events)
         if self.placement is not None:
             self.placement.consume(events)
         if self._handoffs is not None and not self._nominal:

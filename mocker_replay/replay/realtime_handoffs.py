@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from mocker_replay._core.fleet import Fleet
 from mocker_replay._core.lanes import Command
@@ -21,6 +22,7 @@ from mocker_replay.live.rank import Rank
 from mocker_replay.live.request import Asked, Prompt
 from mocker_replay.live.route import Route
 from mocker_replay.log.wall import NO_WORKER, WallRecorder
+from mocker_replay.replay.pool_router import PoolRouter
 from mocker_replay.replay.realtime_clients import Clients
 from mocker_replay.shells.published import Published
 
@@ -164,6 +166,33 @@ class LiveHandoffs:
         reservation = _Reservation(rank, route, command.handoff, lambda: self._refused(command))
         reservation.start(asked)
         self._clients.start(command.request, stream, reservation, may_be_refused=True)
+
+
+class RecordedPlaces:
+    """A router of prefill and decode workers whose choices are written down for `rerun`, but for that of the pool where
+    a request arrives: its arrival tells it."""
+
+    def __init__(self, router: PoolRouter, recorder: WallRecorder, arrives_at: Literal["prefill", "decode"]) -> None:
+        self._router = router
+        self._recorder = recorder
+        self._arrives_at = arrives_at
+
+    def choose_prefill(
+        self, now_ms: float, request: int, input_tokens: int, hash_ids: Sequence[int]
+    ) -> tuple[int, int]:
+        """As the router chooses."""
+        return self._told(
+            "prefill", now_ms, request, self._router.choose_prefill(now_ms, request, input_tokens, hash_ids)
+        )
+
+    def choose_decode(self, now_ms: float, request: int, input_tokens: int) -> tuple[int, int]:
+        """As the router chooses."""
+        return self._told("decode", now_ms, request, self._router.choose_decode(now_ms, request, input_tokens))
+
+    def _told(self, pool: str, now_ms: float, request: int, place: tuple[int, int]) -> tuple[int, int]:
+        if pool != self._arrives_at:
+            self._recorder.packed_step(NO_WORKER, "place", now_ms, request, *place)
+        return place
 
 
 class _Reservation(Submission):

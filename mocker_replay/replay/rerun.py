@@ -88,7 +88,7 @@ class _Rerun:
         self._names: dict[int, str] | None = {} if wants_kv else None  # by row, for the hashes of generated blocks
         self._handoffs: HandoffScript | None = None
         if pools.prefill is not None:
-            self._handoffs = HandoffScript(self._fleet, self._header.num_rows)
+            self._handoffs = HandoffScript(self._fleet, self._header.num_rows, routed=self._header.routed)
         self._script = self._handoffs or Script(self._num_workers, dp_size, self._header.num_rows)
         self._made: deque[bytes] = deque()  # lines of the rerun that the log has yet to show
         self._seq = 0  # of the line that is due

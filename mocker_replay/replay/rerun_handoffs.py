@@ -20,11 +20,16 @@ from mocker_replay.replay.rerun_script import Arrived, Script
 class HandoffScript(Script):
     """Rows on their way to prefill workers, and what the handoffs have the machines do."""
 
-    def __init__(self, fleet: Fleet, num_rows: int) -> None:
+    def __init__(self, fleet: Fleet, num_rows: int, *, routed: bool) -> None:
+        """`routed`: a router chose where requests go behind the pool of their arrival, and steps say what it chose."""
         super().__init__(fleet.num_workers, max(machine.engine.dp_size for machine in fleet.machines), num_rows)
         self._fleet = fleet
         self._given: list[deque[Command]] = [deque() for _ in fleet.machines]  # by worker, in the order of its lane
         self._decode_rank = array("h")  # by row, -1 before its destination is asked for
+        self._places: dict[int, tuple[int, int]] = {}  # by row: worker of the pool and rank, until it is asked for
+        if routed:
+            assert fleet.handoffs is not None, "the run had two pools"
+            fleet.handoffs.set_chooser(self)
 
     def take(self, taken: StepTaken) -> None:
         """Do to the handoffs what was done to them.
@@ -34,7 +39,9 @@ class HandoffScript(Script):
         """
         try:
             self._fleet.note_now(taken.reading_ms)
-            if taken.stimulus == "leave":
+            if taken.stimulus == "place":
+                self._places[taken.request] = taken.place, taken.rank
+            elif taken.stimulus == "leave":
                 self._fleet.leave(taken.request)
             elif taken.stimulus == "refuse":
                 self._fleet.refuse_command(taken.request, COMMAND_KINDS[taken.command_kind])
@@ -42,6 +49,19 @@ class HandoffScript(Script):
                 self._keep(*given)
         except (HandoffError, ValueError, OverflowError, IndexError) as exc:
             raise LookupError(f"the handoffs do not take the step {taken.stimulus}: {exc}") from None
+
+    def choose_prefill(self, now_ms: float, request: int, input_tokens: int, hash_ids: list[int]) -> tuple[int, int]:
+        """Where the log says that a prompt was computed."""
+        return self._recorded_place(request)
+
+    def choose_decode(self, now_ms: float, request: int, input_tokens: int) -> tuple[int, int]:
+        """Where the log says that a request was decoded."""
+        return self._recorded_place(request)
+
+    def _recorded_place(self, request: int) -> tuple[int, int]:
+        if request not in self._places:
+            raise LookupError(f"row {request} needs a place, but no step says where")
+        return self._places.pop(request)
 
     def _keep(self, worker: int, command: Command) -> None:
         if command.kind == "reserve_destination":

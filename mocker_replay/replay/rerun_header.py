@@ -5,6 +5,8 @@ Decides whether there is anything to run again. Never builds a machine.
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 
 from mocker_replay.config import TimingCallable
@@ -28,6 +30,7 @@ class RecordedRun(Struct, frozen=True):
     num_rows: int  # of the trace
     trace_block_size: int  # tokens a hash id stands for
     policy: LoadedPolicy
+    routed: bool  # requests were not placed in turn
 
 
 def read_header(log: EventLogReader, timing_model: TimingCallable | None = None) -> RecordedRun:
@@ -57,6 +60,7 @@ def read_header(log: EventLogReader, timing_model: TimingCallable | None = None)
         num_rows=_whole(log, "trace", "rows", _MAX_ROWS),
         trace_block_size=_whole(log, "trace", "trace_block_size", _MAX_ROWS),
         policy=_policy(log),
+        routed=_options(log).get("router_mode") == "kv_router",
     )
 
 
@@ -74,10 +78,14 @@ def _pools(log: EventLogReader, timing_model: TimingCallable | None) -> Pools:
     return Pools(decode, num_workers, prefill, num_prefill)
 
 
+def _options(log: EventLogReader) -> dict[str, Any]:
+    options = log.header.get("options")
+    return options if isinstance(options, dict) else {}
+
+
 def _policy(log: EventLogReader) -> LoadedPolicy:
     """The policy of the run; logs of before there were any name none."""
-    options = log.header.get("options")
-    named = options if isinstance(options, dict) else {}
+    named = _options(log)
     name, given = named.get("policy", FCFS), named.get("policy_options", {})
     if not isinstance(name, str) or not isinstance(given, dict):
         raise _refuse(log, "options.policy", name, "must be the name of a policy with its options")

@@ -1,4 +1,4 @@
-"""Placement by cached prefixes: the router mode kv_router.
+"""Placement by cached prefixes among workers of one kind: the router mode kv_router.
 
 Decides the worker and rank of a request from what the event stream has shown so far: the blocks each rank said it
 stored, the requests placed there and their first tokens. Never looks into an engine.
@@ -13,28 +13,62 @@ Source: replay specification, section 4.2.
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter, deque
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
 from msgspec import Struct, field
-from xxhash import xxh3_64_intdigest
 
 from mocker_replay._core.chacha import ChaCha12Rng
 from mocker_replay._core.event_buffer import KIND_NAMES, EventBuffer
+from mocker_replay.replay.cached_blocks import REMOVED, STORED, CachedBlocks
 from mocker_replay.report.facts import Placement
 
-_HASH_SEED = 1337
-_STORED, _REMOVED, _FIRST_TOKEN, _TERMINAL = (
-    KIND_NAMES.index(name) for name in ("kv_stored", "kv_removed", "first_token", "terminal")
-)
-_U64 = 2**64 - 1
+FIRST_TOKEN: Final = KIND_NAMES.index("first_token")
+TERMINAL: Final = KIND_NAMES.index("terminal")
+_KINDS: Final = (STORED, REMOVED, FIRST_TOKEN, TERMINAL)
+
+
+class Ties:
+    """Who gets a request where several ranks cost the same."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = ChaCha12Rng(seed)
+
+    def pick(self, request: int, pool: str, costs: Sequence[float]) -> int:
+        """One of the ranks of the lowest cost, by its number in the pool (agg, prefill or decode)."""
+        lowest = min(costs)
+        best = [at for at, cost in enumerate(costs) if cost == lowest]
+        return best[0] if len(best) == 1 else best[self._rng.below(len(best))]
+
+
+class HitRates:
+    """Hit rates of placements: cached blocks over all blocks of the prompt, the partial one included.
+
+    Args:
+        late: a sample does not see the placements of its own instant.
+    """
+
+    def __init__(self, *, late: bool = False) -> None:
+        self._late = late
+        self._rates: list[tuple[float, float]] = []  # when [ms], rate; in order
+
+    def add(self, at_ms: float, placement: Placement) -> None:
+        """One more placement."""
+        rate = placement.overlap_blocks / placement.prompt_blocks if placement.prompt_blocks else 0.0
+        self._rates.append((at_ms, rate))
+
+    def take(self, sample_ms: float) -> tuple[float, int]:
+        """Sum and number of those that a sample sees and none before it saw; the last one of a run is at infinity."""
+        num = bisect_left(self._rates, (sample_ms, -1.0)) if self._late else len(self._rates)
+        taken, self._rates = self._rates[:num], self._rates[num:]
+        return sum(rate for _, rate in taken), num
 
 
 class _Rank(Struct):
-    """What the router has seen of one rank."""
+    """What the router has seen of the requests of one rank."""
 
-    stored: set[int] = field(default_factory=set)  # chain hashes
     active: Counter[int] = field(default_factory=Counter)  # chain hashes of full prompt blocks of active requests
     pending_tokens: int = 0  # uncached prompt tokens of requests without a first token
 
@@ -59,76 +93,40 @@ class KvRouter:
     ) -> None:
         self._dp_size = dp_size
         self._block_size = block_size
-        self._trace_block_size = trace_block_size
-        self._event_lag_ms = event_lag_ms  # how late the router sees stored and removed blocks
-        self._unseen: deque[tuple[float, int, bool, list[int]]] = deque()  # (seen at [ms], rank, stored, hashes)
         self._ranks = [_Rank() for _ in range(num_workers * dp_size)]
+        self._cached = CachedBlocks(len(self._ranks), block_size, trace_block_size, event_lag_ms)
         self._active: dict[int, _Active] = {}
         self._pending: set[int] = set()
-        self._ties = ChaCha12Rng(seed)
+        self._ties = Ties(seed)
         self.placements: dict[int, Placement] = {}
-        self._hits: tuple[float, int] = (0.0, 0)  # since they were last taken
+        self.hits = HitRates()
 
     def choose(self, now_ms: float, request: int, input_tokens: int, hash_ids: Sequence[int]) -> Placement:
         """Place a request that arrives now; it counts as active from here on."""
-        self._see_until(now_ms)
-        blocks = tuple(self._chain(input_tokens, hash_ids))
-        overlaps = [self._overlap(rank, blocks) for rank in self._ranks]
+        blocks = tuple(self._cached.chain(input_tokens, hash_ids))
+        overlaps = self._cached.overlaps(now_ms, blocks)
         costs = [self._cost(rank, overlaps[i], input_tokens, blocks) for i, rank in enumerate(self._ranks)]
-        best = [i for i, cost in enumerate(costs) if cost == min(costs)]
-        chosen = best[0] if len(best) == 1 else best[self._ties.below(len(best))]
-        overlap = overlaps[chosen]
-        entry = _Active(chosen, blocks, input_tokens - overlap * self._block_size)
+        chosen = self._ties.pick(request, "agg", costs)
+        entry = _Active(chosen, blocks, input_tokens - overlaps[chosen] * self._block_size)
         self._active[request] = entry
         self._pending.add(request)
         self._ranks[chosen].pending_tokens += entry.tokens
         self._ranks[chosen].active.update(blocks)
-        placement = Placement(
-            worker=chosen // self._dp_size,
-            rank=chosen % self._dp_size,
-            overlap_blocks=overlap,
-            best_overlap_blocks=max(overlaps),
-            prompt_blocks=-(-input_tokens // self._block_size),
-            overlap_tokens=overlap * self._block_size,
-        )
+        placement = placement_at(chosen, self._dp_size, overlaps, input_tokens, self._block_size)
         self.placements[request] = placement
-        rate = overlap / placement.prompt_blocks if placement.prompt_blocks else 0.0
-        self._hits = (self._hits[0] + rate, self._hits[1] + 1)
+        self.hits.add(now_ms, placement)
         return placement
-
-    def take_hit_rates(self) -> tuple[float, int]:
-        """Sum and number of the hit rates of placements since the last call."""
-        hits, self._hits = self._hits, (0.0, 0)
-        return hits
 
     def consume(self, events: EventBuffer) -> None:
         """Take in what became visible: stored and removed blocks, first tokens, ends."""
-        records = events.records_array()
-        kinds = records["kind"]
-        chosen = records[(kinds == _STORED) | (kinds == _REMOVED) | (kinds == _FIRST_TOKEN) | (kinds == _TERMINAL)]
-        words = events.words_array() if len(chosen) else None
-        for record in chosen:
-            kind, request = int(record["kind"]), int(record["request"])
-            if kind == _FIRST_TOKEN:
+        for kind, at_ms, worker, rank, request, words, _ in events.rows_of(_KINDS, 0):
+            if kind == FIRST_TOKEN:
                 self._prefilled(request)
-            elif kind == _TERMINAL:
+            elif kind == TERMINAL:
                 self._ended(request)
             else:
-                assert words is not None
-                first, end = int(record["c"]), int(record["c"]) + int(record["d"])
-                # Stored: the parent's hash, then (block hash, local hash) for each block.
-                hashes = words[first:end] if kind == _REMOVED else words[first + 1 : end : 2]
-                rank = int(record["worker"]) * self._dp_size + int(record["rank"])
-                seen_ms = float(record["t_ms"]) + self._event_lag_ms
-                self._unseen.append((seen_ms, rank, kind == _STORED, [word & _U64 for word in hashes.tolist()]))
-
-    def _see_until(self, now_ms: float) -> None:
-        while self._unseen and self._unseen[0][0] <= now_ms:
-            _, rank, stored, hashes = self._unseen.popleft()
-            if stored:
-                self._ranks[rank].stored.update(hashes)
-            else:
-                self._ranks[rank].stored.difference_update(hashes)
+                assert words is not None, "a cache event names its blocks"
+                self._cached.note(kind, at_ms, worker * self._dp_size + rank, words)
 
     def _prefilled(self, request: int) -> None:
         if request in self._pending:
@@ -145,32 +143,19 @@ class KvRouter:
             if active[block] == 0:
                 del active[block]
 
-    def _overlap(self, rank: _Rank, blocks: tuple[int, ...]) -> int:
-        return sum(1 for _ in itertools.takewhile(rank.stored.__contains__, blocks))
-
     def _cost(self, rank: _Rank, overlap: int, input_tokens: int, blocks: tuple[int, ...]) -> float:
         prefill_tokens = input_tokens - overlap * self._block_size + rank.pending_tokens
         held = len(rank.active) + sum(1 for block in set(blocks) if block not in rank.active)
         return prefill_tokens / self._block_size + held
 
-    def _chain(self, input_tokens: int, hash_ids: Sequence[int]) -> list[int]:
-        """Chain hashes of the full prompt blocks; a prompt token is its trace hash id."""
-        chain: list[int] = []
-        words = [int(key & 0xFFFFFFFF).to_bytes(4, "little") for key in hash_ids]
-        uniform: dict[bytes, int] = {}
-        for block in range(input_tokens // self._block_size):
-            first, last = block * self._block_size, (block + 1) * self._block_size
-            ids = range(first // self._trace_block_size, (last - 1) // self._trace_block_size + 1)
-            if len(ids) == 1:
-                word = words[ids[0]]
-                local = uniform.get(word)
-                if local is None:
-                    local = uniform[word] = xxh3_64_intdigest(word * self._block_size, _HASH_SEED)
-            else:
-                size = self._trace_block_size
-                spans = ((i, min((i + 1) * size, last) - max(i * size, first)) for i in ids)
-                local = xxh3_64_intdigest(b"".join(words[i] * count for i, count in spans), _HASH_SEED)
-            if chain:
-                local = xxh3_64_intdigest(chain[-1].to_bytes(8, "little") + local.to_bytes(8, "little"), _HASH_SEED)
-            chain.append(local)
-        return chain
+
+def placement_at(at: int, dp_size: int, overlaps: Sequence[int], input_tokens: int, block_size: int) -> Placement:
+    """What is told of a request that goes to this rank of its pool, given the cached blocks of all ranks there."""
+    return Placement(
+        worker=at // dp_size,
+        rank=at % dp_size,
+        overlap_blocks=overlaps[at],
+        best_overlap_blocks=max(overlaps),
+        prompt_blocks=-(-input_tokens // block_size),
+        overlap_tokens=overlaps[at] * block_size,
+    )

@@ -151,7 +151,9 @@ class Sinks:
         """Whether telemetry is sampled."""
         return self._samples
 
-    def start(self, collector: Collector, fleet: Fleet, router_hits: Callable[[], tuple[float, int]] | None) -> None:
+    def start(
+        self, collector: Collector, fleet: Fleet, router_hits: Callable[[float], tuple[float, int]] | None
+    ) -> None:
         """The run begins: the first sample is due at 0."""
         if self._samples:
             self._sampler = TelemetrySampler(

@@ -76,6 +76,7 @@ class PrefillFacts(Struct, frozen=True, kw_only=True):
     worker_seconds: float
     decode_has_tier: bool  # host memory of the decode workers
     comes_second: bool = False  # a request has its place on a decode worker first
+    placements: Mapping[int, Placement] | None = None  # by row ordinal, where a router looked at cached prefixes
 
     @property
     def gpus_per_worker(self) -> int:

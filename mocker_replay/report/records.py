@@ -180,7 +180,7 @@ def _record(
                 figures.worker,
                 figures.rank,
                 scheduler,
-                facts.placements[row] if facts.placements is not None else None,
+                facts.placements.get(row) if facts.placements is not None else None,
             )
         ],
         "admission_history": _admissions(figures, later, facts),
@@ -198,7 +198,7 @@ def _record(
             "first_admission_host_reused_input_tokens": figures.host_tokens_first,
         }
     if stage is not None:
-        record |= stages_of(figures.first_admit_ms, figures.worker, figures.rank, stage, record, facts)
+        record |= stages_of(row, figures.first_admit_ms, figures.worker, figures.rank, stage, record, facts)
     if figures.status != COMPLETED:
         record |= _failure(figures)
     return record | place_in_graph(row, figures.arrival_ms, facts)

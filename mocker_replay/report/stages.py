@@ -35,7 +35,13 @@ def stage_rows(columns: Columns) -> Iterator[StageRow]:
 
 
 def stages_of(
-    prefill_admit_ms: float | None, worker: int, rank: int, stage: StageRow, record: dict[str, Any], facts: RunFacts
+    row: int,
+    prefill_admit_ms: float | None,
+    worker: int,
+    rank: int,
+    stage: StageRow,
+    record: dict[str, Any],
+    facts: RunFacts,
 ) -> dict[str, Any]:
     """What a record says of the stages; `worker` and `rank` computed the prompt. Schedulers are numbered by pool.
 
@@ -43,15 +49,17 @@ def stages_of(
     """
     assert facts.prefill is not None, "workers have roles"
     prefill_scheduler = scheduler = None
-    routes = []
+    routes: list[dict[str, Any]] = []
+    found = None if facts.prefill.placements is None else facts.prefill.placements.get(row)
+    decode_found = None if facts.placements is None else facts.placements.get(row)
     if worker < facts.prefill.num_workers:
         prefill_scheduler = worker * facts.prefill.dp_size + rank
-        routes.append(routing("prefill", worker, rank, prefill_scheduler, None))
+        routes.append(routing("prefill", worker, rank, prefill_scheduler, found))
     if stage.decode_worker >= 0:
         decode_worker = stage.decode_worker - facts.prefill.num_workers
         scheduler = decode_worker * facts.dp_size + stage.decode_rank
         at = 0 if facts.prefill.comes_second else len(routes)
-        routes.insert(at, routing("decode", decode_worker, stage.decode_rank, scheduler, None))
+        routes.insert(at, routing("decode", decode_worker, stage.decode_rank, scheduler, decode_found))
     reused = stage.decode_reused_tokens_max
     return {
         "prefill_worker_idx": prefill_scheduler,
@@ -63,11 +71,18 @@ def stages_of(
         "decode_admit_ms": stage.decode_admit_ms,
         "source_released_ms": stage.source_released_ms,
         "decode_reused_input_tokens": reused if reused >= 0 else None,
-        "prefill_route_overlap_tokens": 0 if prefill_scheduler is not None else None,
-        "decode_route_overlap_tokens": 0 if scheduler is not None else None,
+        "prefill_route_overlap_tokens": _overlap(prefill_scheduler, found),
+        "decode_route_overlap_tokens": _overlap(scheduler, decode_found),
         "routing_history": routes,
         "readmission_count": sum(admission["is_readmission"] for admission in record["admission_history"]),
     }
+
+
+def _overlap(scheduler: int | None, placement: Placement | None) -> int | None:
+    """Tokens of the prompt that were cached where a request was placed; None where it never was."""
+    if scheduler is None:
+        return None
+    return 0 if placement is None else placement.overlap_tokens
 
 
 def routing(pool: str, worker: int, rank: int, scheduler: int, placement: Placement | None) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class TelemetrySampler:
         pools: tuple[SampledPool, ...] = (),
         interval_ms: float,
         emit: Callable[[Sample], None],
-        router_hits: Callable[[], tuple[float, int]] | None = None,
+        router_hits: Callable[[float], tuple[float, int]] | None = None,
     ) -> None:
         if not (math.isfinite(interval_ms) and interval_ms > 0.0):
             raise ConfigError(f"telemetry_sample_interval_ms must be finite and positive, got {interval_ms}")
@@ -69,7 +69,7 @@ class TelemetrySampler:
         everybody = SampledPool(0, collector.num_workers, collector.dp_size, num_gpu_blocks)
         self._pools = pools or (None, everybody)  # prefill workers, the others
         self._emit = emit
-        self._router_hits = router_hits  # sum and number of hit rates since the last call; None: round robin
+        self._router_hits = router_hits  # sum and number of hit rates by the time of a sample; None: round robin
         self._ordinal = 0
         self._num_periodic = 0
         self._sampled_at_ms = 0.0
@@ -82,22 +82,22 @@ class TelemetrySampler:
     def take_baseline(self) -> None:
         """The sample at time 0, before anything is counted."""
         assert self._ordinal == 0, "the baseline comes first and once"
-        self._put("baseline", 0.0, _NOTHING)
+        self._put("baseline", 0.0, _NOTHING, (0.0, 0))
 
     def take_periodic(self) -> None:
         """The sample at `next_ms`."""
         at_ms = self.next_ms
         self._num_periodic += 1
-        self._put("periodic", at_ms, self._collector.take_interval())
+        self._put("periodic", at_ms, self._collector.take_interval(), self._take_hits(at_ms))
 
     def finish(self, end_ms: float) -> None:
         """The last sample, at the last processed event, if there is anything new to tell."""
         assert end_ms >= self._sampled_at_ms, "a run ends after its last sample"
-        counters = self._collector.take_interval()
-        if end_ms > self._sampled_at_ms or any(counters.values()):
-            self._put("final", end_ms, counters)
+        counters, hits = self._collector.take_interval(), self._take_hits(math.inf)
+        if end_ms > self._sampled_at_ms or any(counters.values()) or hits[1]:
+            self._put("final", end_ms, counters, hits)
 
-    def _put(self, kind: str, at_ms: float, counters: dict[str, Any]) -> None:
+    def _put(self, kind: str, at_ms: float, counters: dict[str, Any], hits: tuple[float, int]) -> None:
         prefill, decode = self._pools
         assert decode is not None, "somebody decodes"
         self._emit(
@@ -106,7 +106,7 @@ class TelemetrySampler:
                 "kind": kind,
                 "interval_start_ms": self._sampled_at_ms,
                 "sampled_at_ms": at_ms,
-                "traffic": _traffic(counters, (at_ms - self._sampled_at_ms) / 1000.0, self._take_hits(kind)),
+                "traffic": _traffic(counters, (at_ms - self._sampled_at_ms) / 1000.0, hits),
                 "prefill_scheduler_metrics": [] if prefill is None else self._gauges(prefill),
                 "decode_scheduler_metrics": self._gauges(decode),
                 "prefill_interval_metrics": _interval_metrics(counters, of_prefill_workers=True),
@@ -124,9 +124,9 @@ class TelemetrySampler:
         self._ordinal += 1
         self._sampled_at_ms = at_ms
 
-    def _take_hits(self, kind: str) -> tuple[float, int]:
-        """Hit rates of the interval; the baseline consumes nothing."""
-        return (0.0, 0) if self._router_hits is None or kind == "baseline" else self._router_hits()
+    def _take_hits(self, at_ms: float) -> tuple[float, int]:
+        """Hit rates of the interval that ends with a sample; the final one is behind everything."""
+        return (0.0, 0) if self._router_hits is None else self._router_hits(at_ms)
 
     def _gauges(self, pool: SampledPool) -> list[dict[str, Any]]:
         total, gauges = pool.num_gpu_blocks, self._collector.gauges().tolist()

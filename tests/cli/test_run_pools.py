@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +60,6 @@ REFUSED = {
         ["--num-prefill-workers", "1", "--num-decode-workers", "1", "--engine-config", "{}"],
         "--engine-config: prefill and decode workers have",
     ),
-    "a router": (
-        ["--num-prefill-workers", "1", "--num-decode-workers", "1", "--router-mode", "kv_router"],
-        "--router-mode: not built yet for prefill and decode workers",
-    ),
 }  # fmt: skip
 
 
@@ -91,6 +88,61 @@ def test_real_time_is_the_accelerated_run_and_runs_again(
             assert run_main(["rerun", str(log)]) == 0
     assert digests[0] == digests[1]
     assert capfd.readouterr().err == ""
+
+
+def test_a_router_in_both_modes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Records tell the overlap, the nominal log is that of the accelerated run, and a golden holds."""
+    argv, digests = files_of("d32", tmp_path), []
+    argv += ["--router-mode", "kv_router"]
+    for clock in (None, "nominal", "measured"):
+        log = tmp_path / f"{clock}.jsonl"
+        mode = [] if clock is None else ["--mode", "realtime", "--clock", clock]
+        records = tmp_path / "requests.jsonl"
+        assert run_main([*argv, *mode, "--quiet", "--events", str(log), "--requests", str(records)]) == 0
+        for line in records.read_bytes().splitlines():
+            prefill, decode = orjson.loads(line)["routing_history"]
+            assert (prefill["pool"], decode["pool"]) == ("prefill", "decode")
+            assert prefill["selected_overlap_blocks"] + prefill["overlap_regret_blocks"] >= 0
+            assert decode["best_available_overlap_blocks"] == 0
+        digests.append(orjson.loads(log.read_bytes().splitlines()[-1])["digest"])
+        assert run_main(["audit", str(log)]) == 0
+        if clock is not None:
+            assert run_main(["rerun", str(log)]) == 0
+    assert digests[0] == digests[1]
+    assert run_main(["diff", str(tmp_path / "None.jsonl"), str(tmp_path / "nominal.jsonl")]) == 0
+    golden = ["--dir", str(tmp_path / "goldens")]
+    assert run_main(["golden", "record", *golden, "routed", *argv[1:]]) == 0
+    assert run_main(["golden", "check", *golden]) == 0
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("edit", "rule"),
+    [
+        (lambda step: None, "needs a place, but no step says where"),
+        (lambda step: [*step[:4], 7, 0], "the pool has no worker 7 with rank 0"),
+        (lambda step: [*step[:4], 1 - step[4], 0], "is submitted, but does not wait on the lane of worker"),
+    ],
+)
+def test_a_rerun_goes_where_the_router_went(
+    edit: Callable[[list[Any]], list[Any] | None], rule: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log.jsonl"
+    argv = [*files_of("d32", tmp_path), "--router-mode", "kv_router", "--mode", "realtime", "--clock", "nominal"]
+    assert run_main([*argv, "--quiet", "--events", str(log)]) == 0
+    lines = log.read_bytes().splitlines()
+    for at, line in enumerate(lines):
+        event = orjson.loads(line)
+        steps = event.get("wall", {}).get("steps", [])
+        if any(step[1] == "place" for step in steps):
+            edited = [edit(step) if step[1] == "place" else step for step in steps]
+            event["wall"]["steps"] = [step for step in edited if step is not None]
+            lines[at] = orjson.dumps(event)
+            break
+    log.write_bytes(b"".join(line + b"\n" for line in lines))
+    assert run_main(["rerun", str(log)]) == 1
+    told = capfd.readouterr()
+    assert rule in told.out + told.err
 
 
 def test_pools_that_do_not_fit_each_other(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

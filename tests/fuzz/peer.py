@@ -27,6 +27,7 @@ from tests.fuzz.disaggregated import (
 from tests.fuzz.generate import make_case, make_shared_tier_case, make_tier_case
 from tests.fuzz.graphs import make_graph_case
 from tests.fuzz.minimise import as_json, minimise
+from tests.fuzz.routed import has_ties, make_routed_case, make_routed_pools_case
 from tests.fuzz.sglang import make_sglang_case, make_sglang_pools_case
 from tests.fuzz.trtllm import make_trtllm_case
 from tests.fuzz.verdict import Kind, Runner, Verdict, judge
@@ -42,6 +43,8 @@ MAKERS: dict[str, MakeCase] = {
     "disaggregated": make_disaggregated_case,
     "disaggregated-tier": make_disaggregated_tier_case,
     "disaggregated-shared-tier": make_disaggregated_shared_tier_case,
+    "disaggregated-router": make_routed_pools_case,
+    "router": make_routed_case,
     "host-tier": make_tier_case,
     "shared-tier": make_shared_tier_case,
     "trtllm": make_trtllm_case,
@@ -61,8 +64,8 @@ def run_seed(seed: int, runner: Runner, wheel: Wheel, make: MakeCase = make_case
 
 
 def _with_passes(case: Case, seed: int) -> bool:
-    """Now and then; of two pools not at all."""
-    return seed % PASSES_EVERY == 0 and "prefill" not in case.config
+    """Now and then; of two pools not at all, nor where it takes a second run in which the wheel draws anew."""
+    return seed % PASSES_EVERY == 0 and "prefill" not in case.config and not has_ties(case)
 
 
 def report_failure(case: Case, verdict: Verdict, seed: int, runner: Runner, wheel: Wheel, folder: Path) -> Path:

@@ -9,6 +9,7 @@ import pytest
 from tests.fuzz.deltas import make_delta_case
 from tests.fuzz.graphs import make_graph_case
 from tests.fuzz.peer import MakeCase, run_seed
+from tests.fuzz.routed import make_routed_case, make_routed_pools_case
 from tests.fuzz.wheel import WHY_MISSING, Wheel, peer_python
 from tests.parity.runners import run_product_case
 
@@ -36,6 +37,16 @@ def test_product_equals_the_wheel(start: int, wheel: Wheel) -> None:
         if ("mooncake", seed) in ENDLESS:
             continue
         case, verdict = run_seed(seed, run_product_case, wheel)
+        if verdict.differences:
+            differing[case.name] = verdict.differences[:3]
+    assert differing == {}
+
+
+@pytest.mark.parametrize("make", [make_routed_case, make_routed_pools_case], ids=["router", "disaggregated-router"])
+def test_requests_go_where_they_go_in_the_wheel(make: MakeCase, wheel: Wheel) -> None:
+    differing = {}
+    for seed in range(FIRST_SEED, FIRST_SEED + BATCH):
+        case, verdict = run_seed(seed, run_product_case, wheel, make)
         if verdict.differences:
             differing[case.name] = verdict.differences[:3]
     assert differing == {}

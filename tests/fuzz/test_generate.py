@@ -8,8 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from mocker_replay.replay.router import Ties
 from tests.fuzz.generate import make_case
 from tests.fuzz.minimise import minimise
+from tests.fuzz.peer import MakeCase
+from tests.fuzz.routed import (
+    can_be_told_apart,
+    following,
+    has_ties,
+    lengths_of,
+    make_routed_case,
+    make_routed_pools_case,
+)
 from tests.fuzz.sglang import make_sglang_case
 from tests.fuzz.trtllm import make_trtllm_case
 from tests.model.sglang import Standstill
@@ -82,6 +92,29 @@ def test_a_failing_case_shrinks_to_what_makes_it_fail() -> None:
 @pytest.mark.parametrize("key", ["replay_concurrency", "max_sim_time_ms", "arrival_speedup_ratio", "router_mode"])
 def test_options_of_a_run_occur(key: str) -> None:
     assert sum(key in make_case(seed).args for seed in range(300)) >= 10
+
+
+@pytest.mark.parametrize("make", [make_routed_case, make_routed_pools_case])
+def test_requests_of_a_router_can_be_told_apart(make: MakeCase) -> None:
+    cases = [make(seed) for seed in range(100)]
+    routed = [case for case in cases if has_ties(case)]
+    assert all(can_be_told_apart(case) for case in routed)
+    assert len(routed) >= 80
+    assert sum("kv_event_lag_ms" in case.args for case in routed) >= 10
+
+
+def test_a_draw_follows_the_wheel_and_no_other_choice_does() -> None:
+    """Of ranks of equal cost that of the record; where its rank costs more, the cheapest; else nothing is known."""
+    case = next(case for case in map(make_routed_case, range(100)) if has_ties(case) and len(case.rows) > 1)
+    n_in, n_out = lengths_of(case.rows[1], case.args["trace_block_size"])
+    route = {"pool": "agg", "scheduler_id": 2}
+    record = {"input_length": n_in, "requested_output_length": n_out, "routing_history": [route]}
+    with following(case, [record]) as draws:
+        assert Ties(1).pick(1, "agg", [3.0, 1.0, 1.0, 1.0]) == 2
+        assert Ties(1).pick(1, "agg", [3.0, 1.0, 1.5]) == 1
+        assert not draws.unknown
+        assert Ties(1).pick(0, "agg", [1.0, 1.0]) in (0, 1)
+        assert draws.unknown
 
 
 def test_cases_of_sglang_reach_what_they_are_meant_to_reach(tmp_path: Path) -> None:

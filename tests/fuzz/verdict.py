@@ -14,6 +14,7 @@ from typing import Any
 from mocker_replay.config.decimals import read_json_number
 from mocker_replay.errors import InvariantError
 from mocker_replay.trace.decimals import write_decimal
+from tests.fuzz.routed import can_be_told_apart, following, has_ties
 from tests.fuzz.wheel import Wheel, WheelTimeout
 from tests.model.sglang import Standstill
 from tests.model.synthetic import synthetic_rows
@@ -39,6 +40,7 @@ class Kind(enum.Enum):
     STUCK = "stuck"  # the wheel gave up: a request can never progress
     ENDLESS = "endless"  # the wheel did not end: a burst that can never be held
     INVALID = "invalid"  # the wheel refused the input
+    DRAWN = "drawn"  # the wheel drew where a request goes, and what came out is not known
     UNWRITABLE = "unwritable"  # a synthetic arrival that no decimal of a trace file says exactly
 
 
@@ -85,6 +87,8 @@ def judge(case: Case, runner: Runner, wheel: Wheel, with_passes: bool = False) -
     """Run both and compare."""
     if case.format == "synthetic" and not is_writable(case):
         return Verdict(Kind.UNWRITABLE)
+    if has_ties(case) and not can_be_told_apart(case):
+        return Verdict(Kind.DRAWN)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         trace = None if case.format == "synthetic" else case.write_trace(folder)
@@ -97,13 +101,15 @@ def judge(case: Case, runner: Runner, wheel: Wheel, with_passes: bool = False) -
         if message and STUCK not in message:
             return Verdict(Kind.INVALID, [f"the wheel refuses: {message}"])
         try:
-            with time_limit(SUBJECT_LIMIT_S):
+            with time_limit(SUBJECT_LIMIT_S), following(case, (theirs or {}).get("per_request", ())) as draws:
                 ours = runner(case, folder)
         except SubjectTimeout as error:  # millions of preempting passes in a log, where the wheel never ends
             if theirs is None and "prefill" in case.config:
                 return Verdict(Kind.ENDLESS)
             return Verdict(Kind.COMPARED, [f"raised {type(error).__name__}: {error}"])
         except (InvariantError, Standstill) as error:
+            if draws.unknown:
+                return Verdict(Kind.DRAWN)
             # Where requests of two pools stand in each other's way neither can be failed by itself: both give up. So
             # does a rank that fails nobody.
             if ("prefill" in case.config or _backend(case) == "sglang") and (theirs is None or STUCK in message):
@@ -111,6 +117,8 @@ def judge(case: Case, runner: Runner, wheel: Wheel, with_passes: bool = False) -
             return Verdict(Kind.COMPARED, [f"raised {type(error).__name__}: {error}"])
         except Exception as error:  # a crash of the subject is a difference, to be shrunk like any other
             return Verdict(Kind.COMPARED, [f"raised {type(error).__name__}: {error}"])
+        if draws.unknown:
+            return Verdict(Kind.DRAWN)
         failed = any(_is_stuck(record) for record in ours.records)
         if _backend(case) == "sglang" and (theirs is None or message):
             # Only where handoffs are under way does a rank that stands still wait for them, docs/deviations.md.

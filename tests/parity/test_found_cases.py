@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fuzz.routed import following
 from tests.fuzz.verdict import TICK_MS, busy
 from tests.parity import compare
 from tests.parity.cases import CASES, read_replay_case
@@ -16,14 +17,16 @@ FOUND = sorted((CASES / "found").glob("*.json"))
 
 
 def test_nothing_is_left_out() -> None:
-    assert len(FOUND) == 75
+    assert len(FOUND) == 86
 
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
 def test_run_equals_the_reference(path: Path, tmp_path: Path) -> None:
     case = read_replay_case(json.loads(path.read_text()))
-    ours = run_product_case(case, tmp_path)
     expect = case.expect
+    with following(case, expect["per_request"]) as draws:
+        ours = run_product_case(case, tmp_path)
+    assert not draws.unknown
     found = compare.compare_records(expect["per_request"], ours.records)
     found += compare.compare_summary(expect["summary"], ours.summary)
     if "telemetry" in expect:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from mocker_replay.config import EngineConfig, RealtimeOptions, ReplayOptions, TimingModel
-from mocker_replay.config.engine import HostOffloadSettings
+from mocker_replay.config.engine import HostOffloadSettings, SglangSettings
 from mocker_replay.errors import ExitCode, InvariantError
 from mocker_replay.log.audit.run import audit
 from mocker_replay.log.wall import bare_lines, read_wall
@@ -111,6 +111,30 @@ def _sharing(config: EngineConfig, num_host_blocks: int, shared_gbps: float | No
     )  # fmt: skip
 
 
+def routed_cases(draw: st.DrawFn) -> Case:
+    """The same placed by cached prefixes and load, by either order of a handoff."""
+    case = draw(cases())
+    assert case.prefill is not None
+    case.options = structs.replace(
+        case.options,
+        router_mode="kv_router",
+        kv_event_lag_ms=draw(st.sampled_from([None, 0.0, 6.0])),
+        num_prefill_workers=draw(st.integers(1, 3)),
+        num_decode_workers=draw(st.integers(1, 3)),
+    )
+    if draw(st.sampled_from([False, False, True])):
+        case.options = structs.replace(case.options, policy="fcfs")
+        case.config, case.prefill = (
+            structs.replace(
+                pool, backend="sglang", num_gpu_blocks=64, max_num_seqs=None, max_num_batched_tokens=None,
+                enable_chunked_prefill=True, prefill_schedule_interval=1,
+                sglang=SglangSettings(chunked_prefill_size=4 * pool.block_size),
+            )
+            for pool in (case.config, case.prefill)
+        )  # fmt: skip
+    return case
+
+
 def is_clean(log: Path) -> None:
     report = audit(log)
     assert report.exit_code == ExitCode.OK, [finding.to_mapping() for finding in report.findings[:3]]
@@ -152,6 +176,13 @@ def test_memory_that_ranks_of_two_pools_share_loses_nobody(case: Case) -> None:
     conserves(orjson.loads(outputs.log.splitlines()[-1]), outputs)
     (domain,) = outputs.result.summary["g2_domains"]
     assert domain["resident_blocks"] == domain["used_blocks"] <= domain["capacity_blocks"]
+
+
+@given(routed_cases(), paces)
+@many
+def test_the_nominal_clock_gives_the_accelerated_run_with_a_router(case: Case, pace: Pace) -> None:
+    assume(not may_get_stuck(case))
+    is_the_accelerated_run(case, pace)
 
 
 def one_and_one(
@@ -221,6 +252,14 @@ def test_a_measured_run_runs_again_and_loses_nobody(case: Case, pace: Pace, real
 @given(tier_cases(), paces, measured)
 @many
 def test_a_measured_run_with_host_tiers_runs_again_and_loses_nobody(
+    case: Case, pace: Pace, realtime: RealtimeOptions
+) -> None:
+    runs_again_and_loses_nobody(case, pace, realtime)
+
+
+@given(routed_cases(), paces, measured)
+@many
+def test_a_measured_run_with_a_router_runs_again_and_loses_nobody(
     case: Case, pace: Pace, realtime: RealtimeOptions
 ) -> None:
     runs_again_and_loses_nobody(case, pace, realtime)

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from mocker_replay.config import ReplayOptions
 from mocker_replay.events import EventLevel
 from mocker_replay.log.audit.rules import HANDOFF_RULES, HOST_RULES, OF_ROLES, RULES, decided_by
 from mocker_replay.log.audit.run import AuditReport, audit
 from mocker_replay.log.digest import EventDigest
+from mocker_replay.replay import replay
 from tests.parity.test_handoff_cases import ALL, RUNS, run
 
 Event = dict[str, Any]
@@ -37,6 +39,23 @@ def test_every_recorded_run_is_sound(key: str, level: str, tmp_path: Path) -> No
     assert held == set(report.to_mapping()["checked"])
     assert {"handoff", "handoff-tokens", "handoff-time", "handoff-end"} <= held
     assert ("handoff-blocks" in held) == (level == "kv")
+
+
+@pytest.mark.parametrize("level", ["requests", "passes"])
+@pytest.mark.parametrize("patience_ms", [0.0, 4.0])
+def test_who_leaves_before_a_prefill_was_asked_for_has_nothing_there(
+    level: str, patience_ms: float, tmp_path: Path
+) -> None:
+    """The destination goes first, and the client leaves with its arrival, or while its prompt is computed."""
+    trace = tmp_path / "trace.jsonl"
+    row = {"timestamp": 0, "input_length": 8, "output_length": 4, "hash_ids": [1, 2]}
+    trace.write_text(json.dumps(row | {"cancel_after_ms": patience_ms}) + "\n")
+    engine = {"backend": "sglang", "block_size": 4, "timing_model": {"type": "fixed", "prefill_ms": 10, "decode_ms": 1}}
+    pools = {f"{role}_config": {"engine": engine | {"worker_type": role}} for role in ("prefill", "decode")}
+    log = tmp_path / "events.jsonl"
+    options = ReplayOptions(num_prefill_workers=1, num_decode_workers=1, trace_block_size=4)
+    replay(trace, None, options, events=log, event_level=level, **pools)
+    assert (audit(log).num_findings, b"source_cancelled" in log.read_bytes()) == (0, patience_ms > 0)
 
 
 def audited(lines: list[Event], folder: Path) -> AuditReport:

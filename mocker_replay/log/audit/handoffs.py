@@ -41,6 +41,7 @@ class _Travel(Struct):
 
     source: tuple[int, int] | None  # None: not known yet
     input_tokens: int
+    asked_source: bool  # its prompt was to be computed, as far as the lines tell
     destination: tuple[int, int] | None = None
     stages: set[str] = field(default_factory=set)
     missing_tokens: int = 0
@@ -57,7 +58,7 @@ class _Travel(Struct):
     def is_settled(self) -> bool:
         """Nobody holds anything of it."""
         # Whose client left while the prompt was computed is cancelled there; who was rejected there owns nothing.
-        has_source = "source_held" in self.stages or self.left
+        has_source = "source_held" in self.stages or (self.left and self.asked_source)
         source = not has_source or bool(self.stages & {"source_released", "source_cancelled"})
         given_back = (
             {"destination_cancelled"} if self.left_early else {"destination_cancelled", "destination_activated"}
@@ -75,6 +76,7 @@ class Handoffs:
         self._travels: dict[str, _Travel] = {}
         self.before = {
             LogEvent.ARRIVAL.value: self._arrival,
+            LogEvent.COMMAND.value: self._command,
             LogEvent.HANDOFF.value: self._stage,
             LogEvent.ADMISSION.value: self._at_work,
             LogEvent.FIRST_TOKEN.value: self._decodes,
@@ -111,7 +113,12 @@ class Handoffs:
             self._findings.add("handoff", f"a request arrives at a {role} worker", event["worker"])
         place = event["worker"], event["rank"]
         ends = (None, place) if begins_there else (place, None)
-        self._travels[event["request"]] = _Travel(ends[0], event["input_tokens"], ends[1])
+        self._travels[event["request"]] = _Travel(ends[0], event["input_tokens"], not begins_there, ends[1])
+
+    def _command(self, event: Event) -> None:
+        travel = self._travels.get(event["request"])
+        if travel is not None and event["kind"] == "submit_prefill":
+            travel.asked_source = True
 
     def _stage(self, event: Event) -> None:
         travel, stage = self._travel(event), event["kind"]
@@ -143,8 +150,9 @@ class Handoffs:
                 travel.destination = place
             if self._is_prefill(event):
                 self._findings.add("handoff", "a destination is a decode worker", event["worker"])
-        if stage in _AT_SOURCE and travel.source is None:
-            travel.source = place
+        if stage in _AT_SOURCE:
+            travel.asked_source = True
+            travel.source = travel.source or place
         wanted = travel.source if stage in _AT_SOURCE else travel.destination
         if wanted is not None and place != wanted:
             self._findings.add("handoff", f"worker and rank of {stage}", list(place), list(wanted))
@@ -176,6 +184,8 @@ class Handoffs:
         travel = self._travel(event)
         if travel is not None and not self._is_prefill(event) and "destination_activated" not in travel.stages:
             self._findings.add("handoff-end", "a decode worker admits what was activated there")
+        if travel is not None and self._is_prefill(event):
+            travel.asked_source = True
 
     def _decodes(self, event: Event) -> None:
         if self._is_prefill(event):
