@@ -221,7 +221,7 @@ cdef class Engine:
             (<Scheduler>self.ranks[i]).publish_end(out, self.pass_end_ms)
             line_moved = line_moved or _line_moved(<Scheduler>self.ranks[i])
         out.emplace(EV_PASS_END_CLOSE, self.pass_end_ms, self.worker, NONE, NONE)
-        if not self.pass_effect_free or line_moved:
+        if not self.pass_effect_free or line_moved and not self.works_behind:
             # Siblings that wait are asked once more: the pass end they take part in is an occasion for those in line.
             for i in range(self.dp_size):
                 (<Scheduler>self.ranks[i]).wake()

@@ -583,7 +583,7 @@ cdef class Fleet(Intake):
             for i in range(self.num_workers if self.disaggregated else 0):
                 if self._copy_ends(i):
                     self._note_event()
-            return 0 if self.only_sample else move_all(self.workers, self.num_workers, self.now_ms)
+            return self.only_sample or move_all(self.workers, self.num_workers, self.now_ms, self.disaggregated)
         while i < self.num_workers:
             self.effects_before = effects_of(<Machine>self.workers[i])
             if self._copy_ends(i):

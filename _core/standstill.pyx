@@ -32,6 +32,14 @@ cdef inline bint _move(Machine machine, double now_ms) except -1 nogil:
     return machine.engine.pass_id != before and machine.engine.pass_moved
 
 
+cdef inline int64_t _passes_of(Machine machine) noexcept nogil:
+    return machine.engine.pass_id
+
+
+cdef inline bint _may_start(Machine machine, double now_ms) noexcept nogil:
+    return machine.engine.may_start(now_ms)
+
+
 cdef inline bint _rests(Machine machine) noexcept nogil:
     return machine.rests
 
@@ -45,14 +53,19 @@ cdef inline bint _learns(Machine machine, double now_ms) noexcept nogil:
     return machine.engine.nothing_moves(now_ms)
 
 
-cdef int move_all(PyObject** workers, int32_t num_workers, double now_ms) except -1 nogil:
-    """Move all workers in turns. Who only began a load, even one that takes no time, goes on in the next round."""
+cdef int move_all(PyObject** workers, int32_t num_workers, double now_ms, bint with_handoffs) except -1 nogil:
+    """Move all workers in turns. Who only began a load, even one that takes no time, goes on in the next round of the
+    instant; with handoffs, which have a say between two rounds, at once."""
     cdef int32_t i = 0
     cdef int32_t j
+    cdef int64_t before
     while i < num_workers:
+        before = _passes_of(<Machine>workers[i])
         if _has_anything(<Machine>workers[i], now_ms) and _move(<Machine>workers[i], now_ms):
             for j in range(num_workers):
                 _may_look(<Machine>workers[j])
+            i = 0
+        elif with_handoffs and _passes_of(<Machine>workers[i]) > before and _may_start(<Machine>workers[i], now_ms):
             i = 0
         else:
             i += 1
