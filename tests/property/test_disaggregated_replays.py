@@ -111,6 +111,7 @@ def _sharing(config: EngineConfig, num_host_blocks: int, shared_gbps: float | No
     )  # fmt: skip
 
 
+@st.composite
 def routed_cases(draw: st.DrawFn) -> Case:
     """The same placed by cached prefixes and load, by either order of a handoff."""
     case = draw(cases())
