@@ -204,8 +204,7 @@ class ReplayModel:
                 for rank in worker.ranks:
                     rank.next_instant()
             worker.process_internal(self.now_ms)
-            moved = self._run(worker, one_pass=True)
-            at = 0 if moved or worker.ready or worker.next_internal_ms <= self.now_ms else at + 1
+            at = 0 if self._run(worker, one_pass=True) else at + 1
 
     def _run(self, worker: Worker, *, one_pass: bool = False) -> bool:
         """Commands in the order in which the driver takes them, then passes while there is work."""
@@ -243,6 +242,8 @@ class ReplayModel:
         return effect if one_pass else changed
 
     def _cancel(self, worker: Worker, rank: int, row: int) -> None:
+        # A load that is given up shared its lane until then; in mid-pass the time is still that of its start.
+        worker.ranks[rank].now_ms = self.now_ms if worker.in_pass is None else worker.in_pass.start_ms
         start_ms = worker.cancel(rank, row)
         self._end(self.figures[row], "canceled", None, self.now_ms if math.isnan(start_ms) else start_ms)
 
@@ -256,6 +257,8 @@ class ReplayModel:
     def _next_event_ms(self) -> float | None:
         times = [worker.in_pass.end_ms for worker in self.workers if worker.in_pass is not None]
         times += [worker.next_internal_ms for worker in self.workers if worker.next_internal_ms < math.inf]
+        if self.shared is not None and any(worker.in_pass is None and worker.ready for worker in self.workers):
+            times.append(self.now_ms)  # what it loaded in no time: the next round of this instant
         if self.workload.next_due_ms is not None:
             times.append(self.workload.next_due_ms)
         times += [entry[0] for entry in self.leaving if self.figures[entry[3]].status is None]

@@ -245,6 +245,7 @@ class OffloadRank(Rank):
         keys = self.keys(request)
         missing = [i for i in range(hosted.cursor, end) if keys[i] not in self.tier.entries]
         if missing:
+            self._look_at_tier()
             sources = [request.table[i].copy for i in missing]
             if any(copy.source is not None and copy.source.in_flight for copy in sources):  # type: ignore[union-attr]
                 return
@@ -348,8 +349,6 @@ class OffloadRank(Rank):
             return "skip"
         base = self.count_hits(request)
         matched, deferred = 0, False
-        if base < len(keys):
-            self._look_at_tier()
         for key in keys[base:]:
             if key not in self.tier.entries:
                 break

@@ -564,5 +564,8 @@ class Rank:
             assert not self.config.enable_chunked_prefill
             assert request.n_in > self.config.max_num_batched_tokens, f"stands still, not hopeless: {request}"
             reason = "prompt_over_budget"
+        self._give_up_on(request, reason)
+
+    def _give_up_on(self, request: Request, reason: str) -> None:
         self.waiting.remove(request)
         self.result.failed.append((request, reason))

@@ -33,6 +33,7 @@ class SharedTier(HostTier):
     now_ms: dict[bool, float] = field(default_factory=lambda: {True: 0.0, False: 0.0})  # `left_bytes` count until then
     delivered: dict[int, list[SharedTransfer]] = field(default_factory=dict)
     woken: set[int] = field(default_factory=set)
+    over: set[int] = field(default_factory=set)  # copies that have ended
 
     chains: Chains = field(default_factory=lambda: Chains(0))  # of all members: a prompt is the same to each
 
@@ -60,8 +61,7 @@ class SharedTier(HostTier):
         if self.delivered[member] or member in self.woken:
             return self.clock_ms
         ends = [end for is_store in (True, False) if (end := self._next_end(is_store)) is not None]
-        begins = [t.from_ms for is_store in (True, False) for t in self._of(is_store) if t.from_ms > self.clock_ms]
-        return min(ends + begins, default=None)
+        return min(ends + self._begins(), default=None)
 
     def take(self, member: int, at_ms: float) -> tuple[list[SharedTransfer], bool]:
         """Its own copies that have ended by then, and whether those of others have."""
@@ -88,26 +88,47 @@ class SharedTier(HostTier):
 
     def cancel_at(self, load: Transfer, at_ms: float) -> None:
         self.advance(at_ms)
-        self.cancel_load(load.number)
+        if load.number in self.over:
+            self.delivered = {m: [t for t in ended if t is not load] for m, ended in self.delivered.items()}
+        else:
+            self.cancel_load(load.number)
 
-    # Time. The two directions know nothing of each other.
+    # Time. Whenever a copy begins or ends, those of both directions are counted.
 
     def advance(self, at_ms: float) -> None:
         while True:
-            ends = [(end, not is_store) for is_store in (True, False) if (end := self._next_end(is_store)) is not None]
-            if not ends or min(ends)[0] > at_ms:
+            ends = {is_store: self._next_end(is_store) for is_store in (True, False)}
+            next_ms = min([end for end in ends.values() if end is not None] + self._begins(), default=math.inf)
+            if next_ms > at_ms:
                 break
-            end_ms, is_load = min(ends)
-            self._run_to(not is_load, end_ms)
-            ended = [t for t in self._of(not is_load) if t.from_ms <= end_ms and t.left_bytes <= 0.0]
-            for transfer in sorted(ended, key=lambda t: t.number):
-                transfer.end_ms = end_ms
-                self._finish(transfer)
-                self.delivered[transfer.member].append(transfer)
-                self.woken |= set(range(self.num_members)) - {transfer.member}
+            self._count(next_ms)
+            if next_ms == ends[True]:
+                self._deliver(True, next_ms)
+            elif next_ms == ends[False]:
+                self._deliver(False, next_ms)
+        self._count(at_ms)
+
+    def _deliver(self, is_store: bool, end_ms: float) -> None:
+        """Copies that end together do so in their order, though rounding may leave a little of one."""
+        ended: list[SharedTransfer] = []
+        while self._next_end(is_store) == end_ms or not ended:
+            self._run_to(is_store, end_ms)
+            done = [t for t in self._of(is_store) if t.from_ms <= end_ms and t.left_bytes <= 0.0]
+            ended += done
+            self.over |= {t.number for t in done}
+        for transfer in sorted(ended, key=lambda t: t.number):
+            transfer.end_ms = end_ms
+            self._finish(transfer)
+            self.delivered[transfer.member].append(transfer)
+            self.woken |= set(range(self.num_members)) - {transfer.member}
+
+    def _count(self, at_ms: float) -> None:
         for is_store in (True, False):
             self._run_to(is_store, max(at_ms, self.now_ms[is_store]))
         self.clock_ms = max(self.clock_ms, at_ms)
+
+    def _begins(self) -> list[float]:
+        return [t.from_ms for is_store in (True, False) for t in self._of(is_store) if t.from_ms > self.clock_ms]
 
     def _begin(self, transfer: SharedTransfer, at_ms: float) -> None:
         self.advance(at_ms)
@@ -122,7 +143,8 @@ class SharedTier(HostTier):
     def _of(self, is_store: bool) -> list[SharedTransfer]:
         """Those on their way in one direction, or waiting for their first byte."""
         assert all(isinstance(t, SharedTransfer) for t in self.transfers.values())
-        return [t for t in self.transfers.values() if t.is_store == is_store and t.from_ms < math.inf]  # type: ignore
+        on_their_way = [t for t in self.transfers.values() if t.is_store == is_store and t.number not in self.over]
+        return [t for t in on_their_way if t.from_ms < math.inf]  # type: ignore
 
     def _rate(self, transfer: SharedTransfer, active: list[SharedTransfer]) -> float:
         """[bytes/ms]"""
@@ -184,7 +206,7 @@ class SharingRank(OffloadRank):
         self.tier, self.chains = tier, tier.chains
         self.member = tier.join()
         self.now_ms = 0.0
-        self.is_last_resort = self.may_give_back = False
+        self.is_last_resort = self.may_give_back = self.hopes = False
 
     @property
     def next_internal_ms(self) -> float | None:
@@ -204,8 +226,8 @@ class SharingRank(OffloadRank):
             self.stalled = False
 
     def nothing_moves(self, now_ms: float) -> bool:
-        """Nobody moves any more: where loads hold each other up, one of them is given back."""
-        if not self.stalled or not any(self.hosted[r].loaded for r in self.set_aside):
+        """Nobody moves any more: where loads hold each other up, one of them is given back; hope for others is over."""
+        if not self.stalled or not (self.hopes or any(self.hosted[r].loaded for r in self.set_aside)):
             return False
         self.is_last_resort, self.stalled = True, False
         return True
@@ -213,9 +235,20 @@ class SharingRank(OffloadRank):
     def _may_give_back(self) -> bool:
         return self.may_give_back
 
+    def _fail_head(self) -> None:
+        if not self.tier.delivered[self.member]:  # else a load that took no time is about to be seen
+            super()._fail_head()
+
+    def _give_up_on(self, request: Request, reason: str) -> None:
+        """Another worker may store a part of a prompt that is over the budget."""
+        if reason == "prompt_over_budget" and not self.may_give_back:
+            self.stalled = self.hopes = True
+        else:
+            super()._give_up_on(request, reason)
+
     def execute(self, start_ms: float, wave: int) -> PassResult:
         self.now_ms = start_ms
-        self.may_give_back, self.is_last_resort = self.is_last_resort, False
+        self.may_give_back, self.is_last_resort, self.hopes = self.is_last_resort, False, False
         return super().execute(start_ms, wave)
 
     def process_internal(self, at_ms: float) -> None:
