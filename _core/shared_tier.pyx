@@ -190,7 +190,7 @@ cdef class SharedTier(HostTier):
         self.clock_ms = max(self.clock_ms, at_ms)
 
     cdef int _deliver(self, bint is_store, double end_ms) except -1 nogil:
-        """What ends at the next end of a direction has ended, in the order in which it began."""
+        """What ends at the next end of a direction has ended, in the order in which it was prepared."""
         cdef Transfer* done
         cdef int64_t first = self.delivered.count
         cdef int64_t i, j

@@ -3,7 +3,7 @@
 Workers with memory of their own let others go first behind a pass of no length (`next_to_run`). Among those that share
 memory, whoever stands still looks again whenever somebody has moved, and what it looks up counts as used. They go one
 pass at a time, the first that has one first. A pass that had an effect starts the round again; behind one that had none,
-or only began a load, the next worker goes, and nobody makes two of them in a round.
+or only began a load, the next worker goes; with handoffs who only began a load goes on at once.
 
 Decides the order of workers at one instant. Never decides what a pass does, nor when a worker may look (onlookers).
 Source: seen on the reference, by the passes it counts for the cadence of prefill (docs/offload.md).
